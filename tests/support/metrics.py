@@ -82,7 +82,7 @@ def scrape(port: int) -> Scrape:
 
 
 class Watch:
-    """Everything the metrics gained between its making and the end of `count` exchanges."""
+    """What the metrics gain with the end of exchanges, since its making or the last `after`."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -92,10 +92,12 @@ class Watch:
         """Wait until `count` exchanges have ended, and give what they added."""
         end = time.monotonic() + timeout
         while True:
-            gained = scrape(self._port).since(self.before)
+            now = scrape(self._port)
+            gained = now.since(self.before)
             ended = gained.total("requests_total") or 0.0
             if ended >= count:
                 assert ended == count, f"{ended} exchanges ended, not {count}"
+                self.before = now
                 return gained
             if time.monotonic() > end:
                 raise AssertionError(f"{ended} of {count} exchanges ended within {timeout} s")

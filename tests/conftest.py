@@ -1,0 +1,78 @@
+"""Fixtures of the socket tests: a scripted engine with a real proxy before it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.client import RawClient
+from tests.support.engine import ScriptedEngine
+from tests.support.metrics import Scrape, Watch, scrape
+
+if TYPE_CHECKING:
+    from proxy.server import BackgroundProxy
+
+MODELS = ("qwen", "gemma")
+
+
+@dataclass
+class Rig:
+    """A proxy on a port of its own and the engine behind it."""
+
+    engine: ScriptedEngine
+    proxy: "BackgroundProxy"
+
+    @property
+    def port(self) -> int:
+        return self.proxy.port
+
+    def client(self, timeout: float = 15.0, receive_buffer: int | None = None) -> RawClient:
+        return RawClient(self.port, timeout, receive_buffer)
+
+    def watch(self) -> Watch:
+        return Watch(self.port)
+
+    def scrape(self) -> Scrape:
+        return scrape(self.port)
+
+
+@pytest.fixture(scope="session")
+def shared_engine() -> Iterator[ScriptedEngine]:
+    with ScriptedEngine(MODELS) as engine:
+        yield engine
+
+
+def start_proxy(**settings: Any) -> "BackgroundProxy":
+    """A proxy in this process, not yet entered. Imported late: most tests never need the server."""
+    from proxy.server import BackgroundProxy
+
+    from proxy.settings import Settings
+
+    return BackgroundProxy(Settings(**{"models": MODELS, "port": 0, **settings}))
+
+
+@pytest.fixture(scope="session")
+def shared_proxy(shared_engine: ScriptedEngine) -> Iterator["BackgroundProxy"]:
+    with start_proxy(upstream=shared_engine.url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def rig(shared_engine: ScriptedEngine, shared_proxy: "BackgroundProxy") -> Rig:
+    """The proxy with default settings that most tests share; the engine starts without scripts."""
+    shared_engine.forget()
+    return Rig(shared_engine, shared_proxy)
+
+
+@pytest.fixture
+def new_rig() -> Iterator[Callable[..., Rig]]:
+    """Make an engine and a proxy of one's own: `new_rig(inject_usage=False)`."""
+    with ExitStack() as stack:
+
+        def make(engine: ScriptedEngine | None = None, **settings: Any) -> Rig:
+            engine = engine or stack.enter_context(ScriptedEngine(MODELS))
+            return Rig(engine, stack.enter_context(start_proxy(upstream=engine.url, **settings)))
+
+        yield make

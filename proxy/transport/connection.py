@@ -1,0 +1,365 @@
+"""One connection to the engine: an asyncio protocol that serves one exchange at a time."""
+
+import asyncio
+import os
+import select
+import socket
+from time import monotonic
+from typing import Protocol, cast
+
+import httpx2
+
+from proxy.transport.errors import transport_error
+from proxy.transport.reader import ResponseReader
+from proxy.transport.request import RequestHead
+from proxy.transport.stream import EngineStream
+from proxy.transport.timeouts import Timeouts
+
+_INLINE_BODY = 64 * 1024
+"""Bodies in memory up to this size leave with the head, in one write and without a task."""
+
+_KEEPALIVE_AFTER = 60
+"""Seconds of silence before TCP probes the peer: an engine whose machine died is noticed although
+there is no limit on the wait for its first byte."""
+
+
+class Owner(Protocol):
+    """The pool's side of a connection."""
+
+    def connection_idle(self, connection: "Connection") -> None: ...
+    def connection_gone(self, connection: "Connection") -> None: ...
+    def connection_lost(self, connection: "Connection") -> None: ...
+
+
+class Connection(asyncio.Protocol):
+    """Connected by the pool, then `start` for every exchange, until `discard`.
+
+    While no exchange runs, anything that the engine sends or does discards the connection.
+    """
+
+    __slots__ = (
+        "_close_after",
+        "_discarded",
+        "_fd",
+        "_gate",
+        "_header_limit",
+        "_last_read",
+        "_loop",
+        "_owner",
+        "_paused_at",
+        "_reader",
+        "_request_done",
+        "_stream",
+        "_transport",
+        "_upload",
+        "established",
+        "headers_at",
+        "origin",
+        "reused",
+    )
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        owner: Owner,
+        origin: tuple[str, str, int],
+        header_limit: int,
+    ) -> None:
+        self._loop = loop
+        self._owner = owner
+        self.origin = origin
+        self._header_limit = header_limit
+        self._transport: asyncio.Transport | None = None
+        self._fd = -1
+        self._discarded = False
+        self._reader: ResponseReader | None = None
+        self._stream: EngineStream | None = None
+        self._upload: asyncio.Task[None] | None = None
+        self._gate: asyncio.Future[None] | None = None
+        self._paused_at = 0.0
+        self._last_read = 0.0
+        self._request_done = False
+        self._close_after = False
+        self.headers_at = 0.0
+        self.reused = False
+        self.established = False
+
+    # The pool's side
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        if self._transport is None:
+            raise RuntimeError("not connected")
+        return self._transport
+
+    @transport.setter
+    def transport(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+
+    def usable(self) -> bool:
+        """Whether an idle connection still looks alive, with a look into the kernel.
+
+        The event loop may not have read the engine's FIN yet; one poll costs about a microsecond.
+        """
+        if self._discarded or self.transport.is_closing():
+            return False
+        poller = select.poll()
+        poller.register(self._fd, select.POLLIN)
+        return not poller.poll(0)
+
+    def start(
+        self, request: httpx2.Request, head: RequestHead, *, reused: bool
+    ) -> tuple[ResponseReader, EngineStream]:
+        """Send `request`; its response arrives in the reader (head) and the stream (body)."""
+        reader = ResponseReader(head_request=request.method == "HEAD", limit=self._header_limit)
+        stream = EngineStream(self._loop, self)
+        self._reader = reader
+        self._stream = stream
+        self._last_read = self.headers_at = 0.0
+        self._request_done = False
+        self._close_after = head.close
+        self.reused = reused
+        body = request.stream
+        if isinstance(body, httpx2.ByteStream):
+            data = b"".join(body)
+            if not head.chunked and len(data) == head.length and len(data) <= _INLINE_BODY:
+                self.transport.write(head.block + data if data else head.block)
+                self._request_sent(stream)
+                return reader, stream
+        if not isinstance(body, httpx2.AsyncByteStream):
+            raise TypeError("the request's stream is not an AsyncByteStream")
+        self.transport.write(head.block)
+        self._upload = self._loop.create_task(self._send_body(body, head, stream))
+        return reader, stream
+
+    def check(self, now: float, timeouts: Timeouts) -> None:
+        """End the exchange when one of its time limits has passed."""
+        stream, reader = self._stream, self._reader
+        if stream is None or reader is None:
+            return
+        if self._gate is not None:
+            limit = timeouts.write
+            if limit is not None and now - self._paused_at > limit:
+                self._fail(httpx2.WriteTimeout, f"the engine took no request body for {limit:g} s")
+                return
+        if stream.paused:
+            self._last_read = now  # the silence is ours
+            return
+        since = self._last_read
+        if reader.begun:
+            limit, what = timeouts.stream_idle, "the engine went silent inside the response"
+        elif stream.sent_at is not None:
+            since = max(since, stream.sent_at)
+            limit, what = timeouts.first_byte, "the engine did not begin to answer"
+        else:
+            return
+        if limit is not None and now - since > limit:
+            self._fail(httpx2.ReadTimeout, f"{what} for {limit:g} s")
+
+    def shut(self) -> None:
+        """The whole transport closes: end a running exchange with an error."""
+        if self._stream is None:
+            self.discard()
+        else:
+            self._fail(httpx2.ReadError, "the transport was closed")
+
+    # The stream's side
+
+    def pause_reading(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def discard(self) -> None:
+        """Close the socket at once and leave the pool. May be called at any time, repeatedly."""
+        if self._discarded:
+            return
+        self._discarded = True
+        self._stop_upload()
+        if self._reader is not None:
+            self._reader.release()
+        self._reader = self._stream = None
+        if self._transport is not None:
+            self._transport.abort()
+        self._owner.connection_gone(self)
+
+    # asyncio's callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if self._discarded:
+            self._transport.abort()
+            return
+        sock = transport.get_extra_info("socket")
+        self._fd = sock.fileno()
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_KEEPIDLE"):  # not on macOS
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_AFTER)
+
+    def data_received(self, data: bytes) -> None:
+        now = monotonic()
+        reader, stream = self._reader, self._stream
+        if reader is None or stream is None:
+            self.discard()
+            return
+        self._last_read = now
+        body = reader.feed(data)
+        if body:
+            stream.push(now, body)
+        if reader.news:
+            self._react(reader, stream, now)
+
+    def eof_received(self) -> None:
+        reader, stream = self._reader, self._stream
+        if reader is None or stream is None:
+            self.discard()
+            return
+        reader.feed_eof()
+        if reader.complete:
+            self._finish(reader, stream)
+        elif self._last_read:
+            self._fail(httpx2.RemoteProtocolError, "the engine closed inside the response")
+        else:
+            self._fail(httpx2.RemoteProtocolError, "the engine closed without a response")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None and self.origin[0] == "http":
+            self._salvage()
+        if self._stream is not None:
+            why = str(exc) if exc is not None else "the connection was closed"
+            if self._request_done or self._last_read:
+                self._fail(httpx2.ReadError, why, exc)
+            else:
+                self._fail(httpx2.WriteError, why, exc)
+        else:
+            self.discard()
+        self._owner.connection_lost(self)
+
+    def pause_writing(self) -> None:
+        self._gate = self._loop.create_future()
+        self._paused_at = monotonic()
+
+    def resume_writing(self) -> None:
+        gate, self._gate = self._gate, None
+        if gate is not None and not gate.done():
+            gate.set_result(None)
+
+    # The exchange
+
+    def _react(self, reader: ResponseReader, stream: EngineStream, now: float) -> None:
+        reader.news = False
+        if reader.head_done and not self.headers_at:
+            self.headers_at = now
+            if reader.status >= 400:
+                # The engine has decided. A success may still need the rest of the body.
+                self._stop_upload()
+            stream.wake()
+        if reader.fault is not None:
+            self._fail(httpx2.RemoteProtocolError, reader.fault)
+        elif reader.complete:
+            self._finish(reader, stream)
+
+    def _finish(self, reader: ResponseReader, stream: EngineStream) -> None:
+        transport = self.transport
+        reusable = (
+            reader.keep_alive
+            and not reader.surplus
+            and self._request_done
+            and not self._close_after
+            and not transport.is_closing()
+            and transport.get_write_buffer_size() == 0
+        )
+        stream.finish()
+        if not reusable:
+            self.discard()
+            return
+        reader.release()
+        self._reader = self._stream = None
+        if stream.paused:
+            transport.resume_reading()
+        self._owner.connection_idle(self)
+
+    def _fail(
+        self,
+        kind: type[httpx2.TransportError],
+        message: str,
+        cause: BaseException | None = None,
+    ) -> None:
+        error = transport_error(
+            kind, message, reused=self.reused, response_bytes=self._last_read != 0.0
+        )
+        error.__cause__ = cause
+        self._end(error)
+
+    def _end(self, error: Exception) -> None:
+        stream = self._stream
+        self.discard()
+        if stream is not None:
+            stream.fail(error)
+
+    def _salvage(self) -> None:
+        """Read what the kernel still holds after a failed write.
+
+        An engine that refuses a body answers and closes; the next write then fails and the event
+        loop gives up, although the answer lies in the receive buffer.
+        """
+        while self._stream is not None:
+            try:
+                data = os.read(self._fd, 64 * 1024)
+            except OSError:
+                return
+            if data:
+                self.data_received(data)
+            else:
+                self.eof_received()
+
+    # The request
+
+    def _request_sent(self, stream: EngineStream) -> None:
+        self._request_done = True
+        stream.sent_at = monotonic()
+
+    def _stop_upload(self) -> None:
+        upload, self._upload = self._upload, None
+        if upload is not None:
+            upload.cancel()
+
+    async def _send_body(
+        self, body: httpx2.AsyncByteStream, head: RequestHead, stream: EngineStream
+    ) -> None:
+        try:
+            await self._write_body(body, head)
+        except (
+            Exception
+        ) as error:  # border: the caller's stream may raise anything; it gets it back
+            self._upload = None
+            self._end(error)
+        else:
+            self._upload = None
+            self._request_sent(stream)
+
+    async def _write_body(self, body: httpx2.AsyncByteStream, head: RequestHead) -> None:
+        write = self.transport.write
+        sent = 0
+        async for piece in body:
+            if not piece:
+                continue
+            sent += len(piece)
+            if head.chunked:
+                write(b"%x\r\n%b\r\n" % (len(piece), piece))
+            elif sent > head.length:
+                raise httpx2.LocalProtocolError("request body longer than its Content-Length")
+            else:
+                write(piece)
+            if self._gate is not None:
+                await self._gate
+        if head.chunked:
+            write(b"0\r\n\r\n")
+        elif sent < head.length:
+            raise httpx2.LocalProtocolError("request body shorter than its Content-Length")
+        if self._gate is not None:
+            await self._gate

@@ -1,0 +1,246 @@
+"""The transport: connects, keeps idle connections, watches time limits."""
+
+import asyncio
+import ssl
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, cast
+
+import httpx2
+
+from proxy.transport.connection import Connection
+from proxy.transport.errors import transport_error
+from proxy.transport.request import request_head
+from proxy.transport.timeouts import Timeouts
+
+Origin = tuple[str, str, int]
+
+_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class TransportStats:
+    """Connections now (active, idle) and since the start (opened, taken again from the pool)."""
+
+    active: int
+    idle: int
+    opened_total: int
+    reused_total: int
+
+
+class EngineTransport(httpx2.AsyncBaseTransport):
+    """HTTP/1.1 to the engine, made for many long streams of small events.
+
+    Sends what it is given and nothing else: target (`request.extensions["target"]`, else the
+    URL's raw path) and headers verbatim; `request.url` only names scheme, host and port. Does not
+    retry. Bodies given as `httpx2.ByteStream` (up to 64 KiB) cost neither a task nor a second
+    write. The upload goes on while the response is received; a response with status 400 or above
+    stops it.
+
+    timeouts: see `Timeouts`.
+    ssl_context: for https; its ALPN list is set. Default: the system's trusted certificates.
+    max_idle_connections: idle connections kept, over all origins; active ones are not limited.
+    idle_expiry: seconds after which an idle connection is not used any more. The default is below
+        the five seconds after which uvicorn, and so vLLM, closes it.
+    max_header_bytes: limit on the response head, and on what else is not body.
+
+    A transport belongs to one event loop. Raises httpx2's exceptions (see `errors`).
+    """
+
+    def __init__(
+        self,
+        *,
+        timeouts: Timeouts | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        max_idle_connections: int = 256,
+        idle_expiry: float = 4.0,
+        max_header_bytes: int = 64 * 1024,
+    ) -> None:
+        self._timeouts = timeouts = timeouts or Timeouts()
+        self._ssl_context = ssl_context
+        if ssl_context is not None:
+            ssl_context.set_alpn_protocols(["http/1.1"])
+        self._max_idle = max_idle_connections
+        self._idle_expiry = idle_expiry
+        self._max_header_bytes = max_header_bytes
+        self._active: set[Connection] = set()
+        self._idle: dict[Origin, dict[Connection, float]] = {}
+        self._idle_count = 0
+        self._closing: set[Connection] = set()
+        self._all_closed: asyncio.Event | None = None
+        self._opened_total = 0
+        self._reused_total = 0
+        self._closed = False
+        self._sweeper: asyncio.TimerHandle | None = None
+        limits = (timeouts.write, timeouts.first_byte, timeouts.stream_idle)
+        shortest = min((limit for limit in limits if limit is not None), default=8.0)
+        self._sweep_interval = min(max(shortest / 8, 0.01), 1.0)
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send `request` and return its response as soon as the head has come.
+
+        `response.stream` is an `EngineStream`. `response.extensions`: `http_version`,
+        `reason_phrase` (bytes), `raw_headers` (list of byte pairs as received), `headers_at` and
+        `sent_at` (time.monotonic(); `sent_at` is None while the body is still being sent, then see
+        the stream), `reused` (bool).
+        """
+        if self._closed:
+            raise RuntimeError("the transport is closed")
+        if request.method == "CONNECT":
+            raise transport_error(httpx2.LocalProtocolError, "CONNECT is not supported")
+        head = request_head(request)
+        url = request.url
+        scheme = url.scheme
+        if scheme not in _PORTS:
+            raise transport_error(httpx2.UnsupportedProtocol, f"unsupported scheme {scheme!r}")
+        origin = (scheme, url.raw_host.decode("ascii"), url.port or _PORTS[scheme])
+        connection = self._take_idle(origin)
+        reused = connection is not None
+        if connection is None:
+            connection = await self._connect(origin)
+            self._opened_total += 1
+        else:
+            self._reused_total += 1
+        self._active.add(connection)
+        if self._sweeper is None:
+            self._arm_sweep(asyncio.get_running_loop())
+        try:
+            reader, stream = connection.start(request, head, reused=reused)
+            while not reader.head_done:
+                if stream.error is not None:
+                    raise stream.error
+                await stream.wait()
+        except BaseException:
+            connection.discard()
+            raise
+        return httpx2.Response(
+            reader.status,
+            headers=reader.headers,
+            stream=stream,
+            extensions={
+                "http_version": reader.version,
+                "reason_phrase": reader.reason,
+                "raw_headers": reader.headers,
+                "headers_at": connection.headers_at,
+                "sent_at": stream.sent_at,
+                "reused": reused,
+            },
+        )
+
+    async def aclose(self) -> None:
+        """Close every connection; running exchanges end in ReadError. Returns when all are shut."""
+        self._closed = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        for connection in [*self._active, *(c for idle in self._idle.values() for c in idle)]:
+            connection.shut()
+        if self._closing:
+            self._all_closed = asyncio.Event()
+            await self._all_closed.wait()
+
+    def stats(self) -> TransportStats:
+        return TransportStats(
+            active=len(self._active),
+            idle=self._idle_count,
+            opened_total=self._opened_total,
+            reused_total=self._reused_total,
+        )
+
+    # The connections' side
+
+    def connection_idle(self, connection: Connection) -> None:
+        self._active.discard(connection)
+        if self._idle_count >= self._max_idle:
+            connection.discard()
+            return
+        self._idle.setdefault(connection.origin, {})[connection] = monotonic()
+        self._idle_count += 1
+
+    def connection_gone(self, connection: Connection) -> None:
+        self._active.discard(connection)
+        idle = self._idle.get(connection.origin)
+        if idle is not None and idle.pop(connection, None) is not None:
+            self._idle_count -= 1
+        if connection.established:
+            self._closing.add(connection)
+
+    def connection_lost(self, connection: Connection) -> None:
+        self._closing.discard(connection)
+        if self._all_closed is not None and not self._closing:
+            self._all_closed.set()
+
+    # Connecting
+
+    def _take_idle(self, origin: Origin) -> Connection | None:
+        idle = self._idle.get(origin)
+        oldest = monotonic() - self._idle_expiry
+        while idle:
+            connection, since = idle.popitem()
+            self._idle_count -= 1
+            if since >= oldest and connection.usable():
+                return connection
+            connection.discard()
+        return None
+
+    async def _connect(self, origin: Origin) -> Connection:
+        scheme, host, port = origin
+        loop = asyncio.get_running_loop()
+        connection = Connection(loop, self, origin, self._max_header_bytes)
+        options: dict[str, Any] = {}
+        if isinstance(loop, asyncio.BaseEventLoop):
+            options["happy_eyeballs_delay"] = 0.25  # RFC 8305; uvloop has no such option
+        try:
+            async with asyncio.timeout(self._timeouts.connect):
+                await loop.create_connection(lambda: connection, host, port, **options)
+                if scheme == "https":
+                    # Not create_connection(ssl=...): its half-open socket could not be closed at
+                    # once when the handshake is cancelled.
+                    secured = await loop.start_tls(
+                        connection.transport,
+                        connection,
+                        self._secure_context(),
+                        server_hostname=host,
+                    )
+                    connection.transport = cast(asyncio.Transport, secured)
+            if self._closed:
+                raise transport_error(httpx2.ConnectError, "the transport was closed")
+        except TimeoutError as error:
+            connection.discard()
+            raise transport_error(
+                httpx2.ConnectTimeout, f"no connection to {host}:{port} in time"
+            ) from error
+        except (OSError, UnicodeError) as error:
+            connection.discard()
+            raise transport_error(httpx2.ConnectError, str(error)) from error
+        except BaseException:
+            connection.discard()
+            raise
+        connection.established = True
+        return connection
+
+    def _secure_context(self) -> ssl.SSLContext:
+        if self._ssl_context is None:
+            self._ssl_context = ssl.create_default_context()
+            self._ssl_context.set_alpn_protocols(["http/1.1"])
+        return self._ssl_context
+
+    # Time limits
+
+    def _arm_sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._sweeper = loop.call_later(self._sweep_interval, self._sweep, loop)
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        """One timer for all connections: no timer has to be moved when an event comes."""
+        now = monotonic()
+        for connection in list(self._active):
+            connection.check(now, self._timeouts)
+        oldest = now - self._idle_expiry
+        for idle in self._idle.values():
+            # Oldest first, because connections enter and leave at the end.
+            for connection in [c for c, since in idle.items() if since < oldest]:
+                connection.discard()
+        if self._active or self._idle_count:
+            self._arm_sweep(loop)
+        else:
+            self._sweeper = None

@@ -1,0 +1,178 @@
+"""One HTTP/1.x response, from bytes to head and body. Knows no socket and no clock.
+
+The parser is llhttp, through httptools. What llhttp leaves to its user is done here: responses
+to HEAD, interim (1xx) responses, bodies that end with the connection, and limits on everything
+that is not body.
+"""
+
+import httptools
+
+RawHeaders = list[tuple[bytes, bytes]]
+
+_VERSIONS = {"1.1": b"HTTP/1.1", "1.0": b"HTTP/1.0"}
+
+
+class _Refused(Exception):  # noqa: N818 - ends the parser's work, is never seen outside
+    """Raised inside a parser callback to stop the parser."""
+
+
+class ResponseReader:
+    """Reads one response. After each `feed` look at `news`.
+
+    news: set when anything but body happened in the last `feed` (head complete, response
+        complete, fault, surplus); the caller clears it. Keeps the look at one flag per read.
+    head_done: status, reason, version, headers are final.
+    complete: the whole response has been read.
+    surplus: bytes followed the end of the response; the connection must not be used again.
+    fault: why the bytes are not an acceptable HTTP response; nothing may be fed after it.
+    begun: the final response's first byte has come (interim responses do not count).
+    keep_alive: the response lets the connection live on (RFC 9112, 9.3).
+    until_eof: the body ends where the connection ends (RFC 9112, 6.3, rule 8).
+    """
+
+    __slots__ = (
+        "_bare",
+        "_head_request",
+        "_interim",
+        "_limit",
+        "_parse",
+        "_parser",
+        "_pieces",
+        "begun",
+        "complete",
+        "fault",
+        "head_done",
+        "headers",
+        "keep_alive",
+        "news",
+        "on_body",
+        "reason",
+        "status",
+        "surplus",
+        "until_eof",
+        "version",
+    )
+
+    def __init__(self, *, head_request: bool, limit: int) -> None:
+        """limit: most bytes without any body in them, in the head and between body bytes."""
+        self._head_request = head_request
+        self._limit = limit
+        self._bare = 0
+        self._interim = False
+        self._pieces: list[bytes] = []
+        self.on_body = self._pieces.append  # C calls C: no Python frame per piece of body
+        self.headers: RawHeaders = []
+        self.status = 0
+        self.reason = b""
+        self.version = b"HTTP/1.1"
+        self.news = False
+        self.begun = False
+        self.head_done = False
+        self.complete = False
+        self.surplus = False
+        self.keep_alive = False
+        self.until_eof = False
+        self.fault: str | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._parse = self._parser.feed_data
+
+    def feed(self, data: bytes) -> bytes:
+        """Read `data`; return the body bytes in it, joined (empty when there are none)."""
+        try:
+            self._parse(data)
+        except httptools.HttpParserUpgrade:
+            self._refuse("the engine switched protocols")
+        except httptools.HttpParserError as error:
+            if self.complete:
+                self.surplus = self.news = True
+            elif self.fault is None:
+                self._refuse(f"malformed response: {error}")
+        pieces = self._pieces
+        if not pieces:
+            if not self.complete and self.fault is None:
+                # Endless heads, interim responses, chunk extensions and trailers all end here.
+                self._bare += len(data)
+                if self._bare > self._limit:
+                    self._refuse(f"more than {self._limit} bytes of response head or trailers")
+            return b""
+        self._bare = 0
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        if self._head_request:
+            self.surplus = self.news = True
+            return b""
+        return body
+
+    def feed_eof(self) -> None:
+        """The engine closed its side: completes a body that ends there, else does nothing."""
+        if self.head_done and self.until_eof:
+            self.complete = self.news = True
+
+    def release(self) -> None:
+        """Drop the parser, which refers back to this object."""
+        del self._parse, self._parser
+
+    # llhttp's callbacks
+
+    def on_message_begin(self) -> None:
+        if self.complete:
+            self.surplus = self.news = True
+        else:
+            self.begun = True
+
+    def on_status(self, reason: bytes) -> None:
+        if not self.complete:
+            self.reason += reason
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.head_done:  # later ones are trailers
+            self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        if self.complete:
+            return
+        parser = self._parser
+        status = parser.get_status_code()
+        version = _VERSIONS.get(parser.get_http_version())
+        if version is None:
+            self._stop(f"the engine speaks HTTP/{parser.get_http_version()}")
+            return
+        if status < 200:
+            if status == 101:
+                self._stop("the engine switched protocols")
+            self._interim = True
+            return
+        size = 0
+        framed = False
+        for name, value in self.headers:
+            size += len(name) + len(value) + 4
+            lowered = name.lower()
+            if lowered == b"content-length":
+                framed = True
+            elif lowered == b"transfer-encoding":
+                framed = value.rpartition(b",")[2].strip().lower() == b"chunked"
+        if size > self._limit:
+            self._stop(f"more than {self._limit} bytes of response head")
+        self.status = status
+        self.version = version
+        self.keep_alive = parser.should_keep_alive()
+        self.until_eof = not framed
+        self.head_done = self.news = True
+        if self._head_request:
+            self.complete = True  # llhttp cannot be told, and would wait for a body
+
+    def on_message_complete(self) -> None:
+        if self._interim:
+            self._interim = self.begun = False
+            self.headers = []
+            self.reason = b""
+        elif self.head_done:
+            self.complete = self.news = True
+
+    def _refuse(self, why: str) -> None:
+        self.fault = why
+        self.news = True
+
+    def _stop(self, why: str) -> None:
+        self._refuse(why)
+        raise _Refused

@@ -1,0 +1,302 @@
+"""Settings: one model, filled from a TOML file, the environment and flags, in that order.
+
+Flags win over the environment, the environment wins over the file. A wrong name or value is refused
+with its name, the place where it was written and what would be accepted.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
+
+ENVIRONMENT_PREFIX = "TOKGAUGE_"
+
+# A Kubernetes Service named "tokgauge" makes the kubelet inject TOKGAUGE_PORT=tcp://10.0.0.7:8080
+# and its relatives into every pod of the namespace. They are not settings.
+_SERVICE_LINK = re.compile(r"TOKGAUGE_(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP)(_\w+)?)")
+
+DURATION_BUCKETS = (
+    0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
+    2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0,
+)  # fmt: skip
+
+
+class SettingsError(Exception):
+    """Settings that cannot be used; the text says what, where, and what would be accepted."""
+
+
+def _engine_url(value: str) -> str:
+    parts = urlsplit(value)
+    try:
+        port_is_valid = parts.port is None or parts.port > 0
+    except ValueError:
+        port_is_valid = False
+    if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_valid:
+        raise ValueError("accepted: an address such as http://127.0.0.1:8000")
+    if parts.query or parts.fragment or parts.username is not None:
+        raise ValueError("accepted: scheme, host, port and path only (no user, query or fragment)")
+    return value.rstrip("/")
+
+
+def _from_commas(value: object) -> object:
+    """Environment and flags write a list as `a,b,c`."""
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value
+
+
+def _rising(value: tuple[float, ...]) -> tuple[float, ...]:
+    if not value or any(b <= a for a, b in zip(value, value[1:], strict=False)):
+        raise ValueError("accepted: one or more numbers, each larger than the one before")
+    return value
+
+
+EngineUrl = Annotated[str, AfterValidator(_engine_url)]
+Seconds = Annotated[float, Field(gt=0, le=86400 * 7, allow_inf_nan=False)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_from_commas)]
+Buckets = Annotated[tuple[float, ...], BeforeValidator(_from_commas), AfterValidator(_rising)]
+
+
+class Engine(BaseModel):
+    """One inference engine behind the proxy."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    upstream: EngineUrl = Field(description="Address of the engine, e.g. http://127.0.0.1:8000.")
+    upstream_ca_file: Path | None = Field(
+        None, description="Certificates (PEM) to trust for an https engine, beside the system's."
+    )
+    upstream_host: str | None = Field(
+        None,
+        description="Host header sent to the engine. Default: the client's own for http, "
+        "the engine's name for https.",
+    )
+    api_key: SecretStr | None = Field(
+        None,
+        description="Key for the proxy's own calls (GET /v1/models). Clients' keys pass untouched.",
+    )
+    models: Names = Field(
+        (),
+        description="Model names used as metric labels. Default: what GET /v1/models lists.",
+    )
+
+
+class Settings(BaseModel):
+    """Everything that can be set; every field is also a flag and an environment variable."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    engines: tuple[Engine, ...] = Field(description="The engine behind the proxy (exactly one).")
+
+    host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 for all.")
+    port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
+    admin_port: int | None = Field(
+        None, ge=0, le=65535, description="Second port that serves only the pages of /tokgauge/."
+    )
+    workers: int = Field(1, ge=1, le=128, description="Number of worker processes.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="How much the proxy says on standard error."
+    )
+
+    connect_timeout: Seconds = Field(5.0, description="Seconds to reach the engine, then 504.")
+    first_byte_timeout: Seconds | None = Field(
+        None,
+        description="Seconds to wait for the engine's first byte, then 504. "
+        "Default: no limit, as a long prefill is legal.",
+    )
+    stream_idle_timeout: Seconds = Field(
+        600.0, description="Seconds of silence within an answer after which it is cut."
+    )
+    stall_after: Seconds = Field(
+        30.0, description="Seconds of silence after which a running stream counts as stalled."
+    )
+    keep_alive_timeout: Seconds = Field(
+        75.0, description="Seconds for which an idle client connection is kept open."
+    )
+    drain_delay: float = Field(
+        1.0, ge=0, le=3600,
+        description="Seconds between SIGTERM (readyz turns 503) and the end of accepting.",
+    )  # fmt: skip
+    drain_timeout: Seconds = Field(
+        60.0, description="Seconds that running answers may take to finish after that."
+    )
+
+    max_header_bytes: int = Field(
+        65536, ge=1024, description="Largest request head, then 431."
+    )
+    max_body_bytes: int | None = Field(
+        None, ge=1, description="Largest request body, then 413. Default: no limit."
+    )
+    max_in_flight: int | None = Field(
+        None, ge=1, description="Most requests at once, then 503. Default: no limit."
+    )
+
+    inject_usage: bool = Field(
+        True,
+        description="Ask the engine for token usage on streams whose client did not, "
+        "and hide the extra event from the client.",
+    )
+    observed_body_bytes: int = Field(
+        16 * 1024 * 1024, ge=1024,
+        description="Bodies up to this size are read for measuring; larger ones only pass.",
+    )  # fmt: skip
+    poll_interval: Seconds = Field(
+        10.0, description="Seconds between the proxy's own GET /v1/models calls to the engine."
+    )
+    rate_window: Seconds = Field(
+        15.0, description="Length of the sliding window of output_tokens_per_second, in seconds."
+    )
+    duration_buckets: Buckets = Field(
+        DURATION_BUCKETS, description="Upper bounds of the histograms of time, in seconds."
+    )
+    request_log: Path | None = Field(
+        None,
+        description="File for one JSON line per request (never prompt, answer or key); "
+        "- for standard output.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _first_engine(cls, data: Any) -> Any:
+        """Engine fields written at the top level speak of the one engine."""
+        if not isinstance(data, Mapping):
+            return data
+        top = {key: value for key, value in data.items() if key not in Engine.model_fields}
+        own = {key: data[key] for key in data if key in Engine.model_fields}
+        if own:
+            engines = top.get("engines") or [{}]
+            first = engines[0] if isinstance(engines, (list, tuple)) and engines else {}
+            if isinstance(first, Engine):
+                first = first.model_dump(exclude_unset=True)
+            if isinstance(first, Mapping):
+                top["engines"] = [{**first, **own}, *engines[1:]]
+        return top
+
+    @model_validator(mode="after")
+    def _exactly_one_engine(self) -> Self:
+        if len(self.engines) != 1:
+            raise ValueError("engines: accepted: exactly one engine (one proxy beside each engine)")
+        return self
+
+    def __init__(self, **data: Any) -> None:
+        # Engine fields are accepted beside the model's own, so the keywords stay open to checkers.
+        super().__init__(**data)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine behind this proxy."""
+        return self.engines[0]
+
+
+def option_fields() -> dict[str, Any]:
+    """Fields that a flag or a variable can set, by name, each with its pydantic `FieldInfo`."""
+    fields = {name: info for name, info in Settings.model_fields.items() if name != "engines"}
+    return {**Engine.model_fields, **fields}
+
+
+def load_settings(
+    config: Path | None, environment: Mapping[str, str], flags: Mapping[str, object]
+) -> Settings:
+    """Merge file, environment and flags (rising priority) into `Settings`.
+
+    Raises `SettingsError` naming each wrong key or value, its place, and what is accepted.
+    """
+    file_values = _read_toml(config) if config is not None else {}
+    env_values = _read_environment(environment)
+    merged = {**file_values, **env_values, **flags}
+    places = {
+        **dict.fromkeys(file_values, str(config)),
+        **{key: f"environment variable {_variable(key)}" for key in env_values},
+        **{key: f"flag {flag_name(key)}" for key in flags},
+    }
+    if "upstream" not in merged and "engines" not in merged:
+        raise SettingsError(
+            "upstream is not set: the address of the engine is needed, e.g. "
+            "--upstream http://127.0.0.1:8000"
+        )
+    try:
+        return Settings(**merged)
+    except ValidationError as error:
+        raise SettingsError(
+            "\n".join(_explain(detail, places, merged) for detail in error.errors())
+        ) from error
+
+
+def flag_name(field: str) -> str:
+    """`stream_idle_timeout` → `--stream-idle-timeout`."""
+    return "--" + field.replace("_", "-")
+
+
+def _variable(field: str) -> str:
+    return ENVIRONMENT_PREFIX + field.upper()
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise SettingsError(f"cannot read the settings file {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} is not valid TOML: {error}") from error
+
+
+def _read_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    values = {}
+    for variable, value in environment.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX) or _SERVICE_LINK.fullmatch(variable):
+            continue
+        if variable == "TOKGAUGE_PORT" and value.startswith(("tcp://", "udp://")):
+            continue
+        field = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+        if field not in option_fields():
+            raise SettingsError(
+                f"environment variable {variable} is not a setting."
+                + _nearest(variable, map(_variable, option_fields()))
+            )
+        values[field] = value
+    return values
+
+
+def _explain(detail: Any, places: Mapping[str, str], merged: Mapping[str, Any]) -> str:
+    path = [part for part in detail["loc"] if part not in ("tuple", "function-before")]
+    name = ".".join(map(str, path)) or "settings"
+    key = str(path[0]) if path else ""
+    if len(path) >= 3 and key == "engines" and str(path[2]) in merged:
+        key = name = str(path[2])  # written at the top level, as flags and variables do
+    place = f" (in {places[key]})" if key in places else ""
+    if detail["type"] == "extra_forbidden":
+        known = [*Settings.model_fields, *Engine.model_fields]
+        return f"{name}{place} is not a setting." + _nearest(str(path[-1]), known)
+    message = str(detail["msg"]).removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:]
+    if detail["type"] == "missing":
+        return f"{name}{place} is not set"
+    value = detail.get("input")
+    shown = "" if isinstance(value, (Mapping, BaseModel)) else f" = {value!r}"
+    info = option_fields().get(str(path[-1]) if path else "")
+    meaning = f"\n    {name}: {info.description}" if info is not None else ""
+    return f"{name}{shown}{place}: {message}{meaning}"
+
+
+def _nearest(wrong: str, known: Iterable[str]) -> str:
+    names = sorted(set(known))
+    close = difflib.get_close_matches(wrong, names, n=1, cutoff=0.6)
+    hint = f" Did you mean {close[0]}?" if close else ""
+    return f"{hint} Accepted: {', '.join(names)}"

@@ -1,0 +1,108 @@
+"""What an answer means, whatever its dialect: the state that every dialect's reader fills."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+
+from proxy.wire.usage import RawUsage, Usage, interpret, merge
+
+TOKEN = 1
+"""Mark of an event: it carries a token of the model (reasoning included)."""
+
+OUTPUT = 2
+"""Mark of an event: it carries something that a person gets to see (reasoning does not count)."""
+
+FINISH_REASONS = frozenset(
+    {"stop", "length", "tool_calls", "function_call", "content_filter", "abort", "error",
+     "repetition"}
+)  # fmt: skip
+"""The finish reasons that keep their name; any other is reported as `other`."""
+
+_T = TypeVar("_T")
+
+UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeError)
+"""What decoding somebody else's JSON may raise (deep nesting exhausts the decoder's stack)."""
+
+
+class AnswerReader:
+    """Reads one answer, streamed event by event or as one body.
+
+    `event` and `body` never raise on content that they cannot read: they count it in `unreadable`.
+    `token_events` counts pairs of event and choice that carried a token.
+    """
+
+    __slots__ = ("done", "error", "finish_reasons", "first_event_tokens", "model", "raw_usage",
+                 "sequence_events", "skip_first_of_sequence", "token_events", "unreadable",
+                 "usage_seen")  # fmt: skip
+
+    has_terminator: ClassVar[bool] = True
+    """Whether a complete stream of this dialect says that it is complete."""
+
+    def __init__(self) -> None:
+        self.done = False
+        self.error = False
+        self.model: str | None = None
+        self.finish_reasons: dict[int, str] = {}
+        self.token_events = 0
+        self.sequence_events: dict[int, int] = {}  # of choices other than the first
+        self.unreadable = 0
+        self.raw_usage: RawUsage | None = None
+        self.usage_seen: Usage | None = None
+        self.first_event_tokens: int | None = None
+        self.skip_first_of_sequence: set[int] | None = None
+
+    def event(self, name: bytes, data: bytes) -> int:
+        """Take one event; return its marks (`TOKEN`, `OUTPUT`), 0 for any other event."""
+        raise NotImplementedError
+
+    def body(self, data: bytes) -> None:
+        """Take the whole body of an answer that was not streamed."""
+        raise NotImplementedError
+
+    @property
+    def usage(self) -> Usage:
+        """The last counts that the engine gave."""
+        if self.raw_usage is not None:
+            self.usage_seen = merge(self.usage_seen, interpret(self.raw_usage))
+            self.raw_usage = None
+        return self.usage_seen or Usage()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the engine said that the answer is complete."""
+        return self.done or bool(self.finish_reasons)
+
+    def events_of(self, index: int) -> int:
+        """Token events of one choice."""
+        if index == 0:
+            return self.token_events - sum(self.sequence_events.values())
+        return self.sequence_events.get(index, 0)
+
+    def expect_echo(self) -> None:
+        """The first event of each sequence repeats the prompt (`echo: true`): no token."""
+        self.skip_first_of_sequence = set()
+
+    def _count(self, index: int) -> bool:
+        """Count a token event of choice `index`; False when it only repeats the prompt."""
+        echoed = self.skip_first_of_sequence
+        if echoed is not None and index not in echoed:
+            echoed.add(index)
+            return False
+        self.token_events += 1
+        if index:
+            self.sequence_events[index] = self.sequence_events.get(index, 0) + 1
+        return True
+
+    def _decode(self, decode: Callable[[bytes], _T], data: bytes) -> _T | None:
+        try:
+            return decode(data)
+        except UNREADABLE:
+            self.unreadable += 1
+            return None
+
+    def _finish(self, index: int, reason: Any) -> None:
+        if isinstance(reason, str):
+            self.finish_reasons[index] = reason if reason in FINISH_REASONS else "other"

@@ -1,0 +1,112 @@
+"""Anthropic messages: `POST /v1/messages` (Anthropic API reference: streaming messages)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from proxy.wire.answer import OUTPUT, TOKEN, AnswerReader
+from proxy.wire.usage import RawUsage, interpret, merge
+
+_STOP_REASONS = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_use": "tool_calls",
+    "refusal": "content_filter",
+}
+
+
+class _Delta(msgspec.Struct):
+    type: Any = None
+    text: Any = None
+    thinking: Any = None
+    partial_json: Any = None
+    stop_reason: Any = None
+
+
+class _Block(msgspec.Struct):
+    type: Any = None
+
+
+class _Message(msgspec.Struct):
+    type: Any = None
+    model: Any = None
+    stop_reason: Any = None
+    usage: RawUsage | None = None
+
+
+class _Event(msgspec.Struct):
+    type: Any = None
+    delta: _Delta | None = None
+    content_block: _Block | None = None
+    message: _Message | None = None
+    usage: RawUsage | None = None
+
+
+_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_message = msgspec.json.Decoder(_Message).decode
+
+
+class MessagesReader(AnswerReader):
+    """Reads Anthropic messages; stop reasons get the names of the OpenAI dialects."""
+
+    __slots__ = ()
+
+    def event(self, name: bytes, data: bytes) -> int:
+        event = self._decode(_decode_event, data)
+        if event is None:
+            self.error = self.error or name == b"error"
+            return 0
+        kind = event.type
+        if kind == "content_block_delta":
+            return self._delta(event.delta)
+        if kind == "content_block_start":
+            # A tool call shows its name before its arguments: the first sign of it.
+            block = event.content_block
+            if block is not None and block.type == "tool_use" and self._count(0):
+                return TOKEN | OUTPUT
+        elif kind == "message_start" and event.message is not None:
+            self._take(event.message)
+        elif kind == "message_delta":
+            if event.usage is not None:
+                self.usage_seen = merge(self.usage_seen, interpret(event.usage))
+            if event.delta is not None:
+                self._stop(event.delta.stop_reason)
+        elif kind == "message_stop":
+            self.done = True
+        elif kind == "error" or name == b"error":
+            self.error = True
+        return 0
+
+    def body(self, data: bytes) -> None:
+        message = self._decode(_decode_message, data)
+        if message is None:
+            return
+        if message.type == "error":
+            self.error = True
+            return
+        self._take(message)
+        self.done = True
+
+    def _delta(self, delta: _Delta | None) -> int:
+        if delta is None:
+            return 0
+        if delta.thinking and self._count(0):
+            return TOKEN
+        if (delta.text or delta.partial_json) and self._count(0):
+            return TOKEN | OUTPUT
+        return 0
+
+    def _take(self, message: _Message) -> None:
+        if isinstance(message.model, str):
+            self.model = message.model
+        if message.usage is not None:
+            self.usage_seen = merge(self.usage_seen, interpret(message.usage))
+        self._stop(message.stop_reason)
+
+    def _stop(self, reason: Any) -> None:
+        if isinstance(reason, str):
+            self._finish(0, _STOP_REASONS.get(reason, reason))

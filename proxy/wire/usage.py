@@ -1,0 +1,68 @@
+"""Token counts as engines report them, in OpenAI's and Anthropic's names."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+
+class Details(msgspec.Struct):
+    """`prompt_tokens_details`, `completion_tokens_details` and the Responses names of them."""
+
+    cached_tokens: Any = None
+    reasoning_tokens: Any = None
+
+
+class RawUsage(msgspec.Struct):
+    """The `usage` object of any dialect; fields of unexpected type are kept as they come."""
+
+    prompt_tokens: Any = None
+    completion_tokens: Any = None
+    input_tokens: Any = None
+    output_tokens: Any = None
+    cache_read_input_tokens: Any = None
+    prompt_tokens_details: Details | None = None
+    completion_tokens_details: Details | None = None
+    input_tokens_details: Details | None = None
+    output_tokens_details: Details | None = None
+
+
+class Usage(NamedTuple):
+    """Tokens of one exchange; None means that the engine did not say."""
+
+    prompt: int | None = None
+    completion: int | None = None
+    cached_prompt: int | None = None
+    reasoning: int | None = None
+
+
+def interpret(raw: RawUsage) -> Usage:
+    """Pick the counts out of a usage object; anything but a whole number ≥ 0 is absent."""
+    prompt_details = raw.prompt_tokens_details or raw.input_tokens_details
+    completion_details = raw.completion_tokens_details or raw.output_tokens_details
+    cached = _count(prompt_details.cached_tokens) if prompt_details else None
+    return Usage(
+        prompt=_first(_count(raw.prompt_tokens), _count(raw.input_tokens)),
+        completion=_first(_count(raw.completion_tokens), _count(raw.output_tokens)),
+        cached_prompt=_first(cached, _count(raw.cache_read_input_tokens)),
+        reasoning=_count(completion_details.reasoning_tokens) if completion_details else None,
+    )
+
+
+def merge(earlier: Usage | None, later: Usage) -> Usage:
+    """The last count wins, field by field (Anthropic sends input and output apart)."""
+    if earlier is None:
+        return later
+    return Usage(*(_first(new, old) for old, new in zip(earlier, later, strict=True)))
+
+
+def _count(value: Any) -> int | None:
+    # Above 2**53 a count is noise, and a Prometheus sample (a double) could not hold it exactly.
+    if type(value) is int and 0 <= value < 2**53:
+        return value
+    return None
+
+
+def _first(preferred: int | None, other: int | None) -> int | None:
+    return other if preferred is None else preferred

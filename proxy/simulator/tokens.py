@@ -21,15 +21,15 @@ _TOKEN = re.compile(r"<\|[a-z_]+\|>| ?[A-Za-z]{1,10}| ?[가-힣]{1,2}| ?\d| ?[^\
 _HANGUL = re.compile("[가-힣]")
 _VOCABULARY = 151_643
 
-_ENGLISH = (
+_ENGLISH = (  # noqa: SIM905 - readable as text
     "the model reads every weight once for each token that it writes so memory sets the pace "
     "and a wider batch shares one pass while longer context adds cache to read and the clock "
     "of the card does not lie when we measure what a person waits for in front of a quiet screen"
-).split()  # noqa: SIM905 - readable as text
-_KOREAN = (
+).split()
+_KOREAN = (  # noqa: SIM905 - readable as text
     "모델 토큰 하나 메모 대역 속도 그래 픽스 카드 가중 계산 측정 결과 시간 문장 단어 "
     "사용 요청 응답 엔진 서버 기계 오늘 우리 함께 천천 조금 매우 자주"
-).split()  # noqa: SIM905 - readable as text
+).split()
 _KOREAN_PARTICLES = ("은", "을", "이", "에", "의", "도")
 
 

@@ -48,7 +48,8 @@ _SW_THERMAL = 0x20
 @dataclass(frozen=True, slots=True)
 class SimulatedProcess:
     """A process on a simulated GPU. Memory None is NVML's "not available"; `sm_percent` None means
-    that process utilisation has no sample of it, as for a process that does not run."""
+    that process utilisation has no sample of it, as for a process that does not run.
+    """
 
     pid: int
     name: str | None
@@ -86,7 +87,8 @@ class SimulatedGpu:
 @dataclass(frozen=True, slots=True)
 class Scene:
     """Everything that NVML shows: the GPUs, return codes by function name (`nvmlInitWithFlags` for
-    a driver that is not there), and seconds that every call takes."""
+    a driver that is not there), and seconds that every call takes.
+    """
 
     gpus: tuple[SimulatedGpu, ...]
     errors: Mapping[str, int] = field(default_factory=dict)
@@ -353,7 +355,8 @@ _ANSWERS: dict[str, Any] = {
 
 def founding_scene() -> Scene:
     """Two RTX A6000. GPU 0 at 0 % with six processes: vLLM with 35,344 MiB and five neighbours that
-    only hold memory. GPU 1 at 47 % with other people's work."""
+    only hold memory. GPU 1 at 47 % with other people's work.
+    """
     neighbours = (334, 528, 334, 2002, 428)
     processes = (
         SimulatedProcess(81_204, "VLLM::EngineCore", 35_344 * MIB),

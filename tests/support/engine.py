@@ -268,6 +268,7 @@ class ScriptedEngine:
 
     def __init__(self, models: Iterable[str] = ("qwen", "gemma"), port: int = 0) -> None:
         self.models = list(models)
+        self.max_model_len: int | None = None
         self.port = port
         self.requests: list[Received] = []
         self.background: list[Received] = []
@@ -392,7 +393,8 @@ class ScriptedEngine:
 
     async def _background_answer(self, conversation: Conversation) -> None:
         if conversation.request.target == "/v1/models":
-            cards = [{"id": m, "object": "model", "root": m} for m in self.models]
+            limit = {} if self.max_model_len is None else {"max_model_len": self.max_model_len}
+            cards = [{"id": m, "object": "model", "root": m, **limit} for m in self.models]
             await conversation.send(json_answer({"object": "list", "data": cards}))
         else:
             await conversation.send(json_answer({"detail": "Not Found"}, status="404 Not Found"))

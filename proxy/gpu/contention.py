@@ -104,15 +104,15 @@ class Neighbour:
 class Contention:
     """The judgement about one GPU. `evidence` is one plain sentence for people.
 
-    `neighbours` is () both when there are none and when they cannot be told from the engine: look
-    at `engine_found`.
+    `neighbours` is complete only when `neighbours_known`: without it the engine could not be told
+    from the others, or some processes are hidden.
     """
 
     gpu: int
     state: State
     evidence: str
     neighbours: tuple[Neighbour, ...] = ()
-    engine_found: bool = False
+    neighbours_known: bool = False
     engine_processes: int = 0
 
 
@@ -164,7 +164,7 @@ def judge_snapshot(
             Contention(
                 gpu.index,
                 "unknown",
-                "no process of the engine was recognised: name its GPUs or processes in the settings",
+                "no process of the engine was recognised; its GPUs or processes can be set",
             )
             for gpu in snapshot.gpus
         )
@@ -192,6 +192,7 @@ def judge_gpu(
     own = [process for process in processes or () if engine.owns(process)]
     # Processes are neighbours only once the engine itself is told from them.
     others = [process for process in processes or () if not engine.owns(process)] if own else []
+    hidden = _unexplained_memory(reading)
     gpu_busy = _is_busy(reading, thresholds)
     neighbours = tuple(_neighbour(process, gpu_busy, thresholds) for process in others)
 
@@ -201,7 +202,7 @@ def judge_gpu(
             state=state,
             evidence=evidence,
             neighbours=neighbours,
-            engine_found=bool(own),
+            neighbours_known=state == "none" or (bool(own) and not hidden),
             engine_processes=len(own),
         )
 
@@ -215,7 +216,7 @@ def judge_gpu(
         for process in own
     )
     # When only the engine is on the GPU, a busy GPU means that it serves others directly.
-    alone = bool(own) and not others and _unexplained_memory(reading) is False
+    alone = bool(own) and not others and hidden is False
     if gpu_busy and engine_busy is False and not engine_runs and not alone:
         return verdict(
             "active_neighbours",
@@ -236,10 +237,12 @@ def judge_gpu(
             f"none of {len(processes)} processes was recognised as the engine",
         )
     if not neighbours:
-        if _unexplained_memory(reading):
+        if hidden:
             return verdict("unknown", "more memory is in use than the listed processes hold")
         return verdict("none", "only the engine is on this GPU")
     held = _held_by(neighbours)
+    if hidden and gpu_busy is not False:
+        return verdict("unknown", f"{held}; more memory is held by processes that are hidden")
     if all(neighbour.activity == "idle" for neighbour in neighbours):
         return verdict("idle_neighbours", f"{held}; none of them runs")
     return verdict("unknown", f"{held}; NVML does not tell whether they run")

@@ -149,7 +149,7 @@ def _gpus(snapshot: Snapshot | None) -> tuple[GpuReading, ...]:
 
 
 def _told_apart(contentions: Sequence[Contention]) -> Iterator[Contention]:
-    return (item for item in contentions if item.engine_found or item.state == "none")
+    return (item for item in contentions if item.neighbours_known)
 
 
 def _per_gpu(values: Iterable[tuple[int, float | None]]) -> Iterator[Sample]:

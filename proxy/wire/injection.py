@@ -131,9 +131,13 @@ def _string_end(body: bytes, quote: int) -> int:
         position = end + 1
 
 
-def refuses_injection(status: int, body: bytes) -> bool:
+REFUSAL_STATUSES = (400, 422)
+"""Statuses with which an engine refuses a request field that it does not know."""
+
+
+def refuses_injection(body: bytes) -> bool:
     """Whether an error answer says that the engine does not know `stream_options`."""
-    return status in (400, 422) and b"stream_options" in body
+    return b"stream_options" in body
 
 
 class _UsageChunk(msgspec.Struct):
@@ -160,10 +164,11 @@ class UsageEventFilter:
     what it would have got.
     """
 
-    __slots__ = ("_after_cr", "_held", "_sent_tail", "removed")
+    __slots__ = ("_after_cr", "_sent_tail", "held", "removed")
 
     def __init__(self) -> None:
-        self._held = b""  # an unfinished event that may be the usage event
+        self.held = b""
+        """An unfinished event that may be the usage event; it leaves when the stream ends."""
         self._sent_tail = b""  # the last bytes of an unfinished event that has partly left
         self._after_cr = ""  # "keep" or "drop": the last event ended in CR, an LF belongs to it
         self.removed = 0
@@ -172,18 +177,13 @@ class UsageEventFilter:
         """Take the next bytes from the engine; return those that go to the client."""
         if (
             not self._sent_tail
-            and not self._held
+            and not self.held
             and not self._after_cr
             and chunk.endswith(b"\n\n")
             and b'"usage"' not in chunk
         ):
             return chunk
         return self._feed_slowly(chunk)
-
-    def flush(self) -> bytes:
-        """What is still held when the stream ends."""
-        held, self._held = self._held, b""
-        return held
 
     def _feed_slowly(self, chunk: bytes) -> bytes:
         out: list[bytes] = []
@@ -194,8 +194,8 @@ class UsageEventFilter:
                     out.append(b"\n")
             self._after_cr = ""
         sent = len(self._sent_tail)
-        raw = self._sent_tail + self._held + chunk
-        self._held = self._sent_tail = b""
+        raw = self._sent_tail + self.held + chunk
+        self.held = self._sent_tail = b""
         position = 0
         while (match := _BLANK_LINE.search(raw, position)) is not None:
             event = raw[max(position, sent) : match.end()]
@@ -213,7 +213,7 @@ class UsageEventFilter:
                 out[-1] = _with_fingerprint(out[-1], usage.system_fingerprint)
         rest = raw[position:]
         if position >= sent and _may_be_usage(rest):
-            self._held = rest
+            self.held = rest
         else:
             out.append(raw[max(position, sent) :])
             # Three bytes tell whether the next ones complete a blank line.

@@ -1,0 +1,328 @@
+"""The timeline of one exchange: what came when, and what follows from it.
+
+Fed with bytes and monotonic times (seconds), it ends in one `Measurement`; while it runs,
+`token_events` and `is_stalled` are its live view. It knows neither sockets nor Prometheus.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+
+from proxy.measurement import Measurement, Outcome, TokenSource
+from proxy.wire.answer import OUTPUT, AnswerReader
+from proxy.wire.encoding import Decoder, UndecodableError, decoder_for
+from proxy.wire.request import Asked
+from proxy.wire.routes import READERS
+from proxy.wire.sse import EventReader
+
+MIN_TOKENS_FOR_RATE = 16
+"""Below this many tokens of a sequence a decode rate says more about jitter than about speed."""
+
+MIN_ARRIVALS_FOR_RATE = 8
+"""Below this many separate arrivals the tokens were held back somewhere: the span is not theirs."""
+
+
+class Gaps:
+    """Gaps between token events as counts per histogram bucket, so that each costs no lock.
+
+    `counts[i]` is the number of gaps ≤ `bounds[i]` and above the bound before; the last entry
+    counts those above every bound.
+    """
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, gap: float) -> None:
+        """Count one gap, in seconds."""
+        self.counts[bisect_left(self.bounds, gap)] += 1
+        self.total += gap
+
+
+class Exchange:
+    """One request and its answer as they happen."""
+
+    def __init__(
+        self, *, exchange_id: str, method: str, route: str, opened_at: float,
+        gap_bounds: Sequence[float], observed_body_bytes: int,
+    ) -> None:  # fmt: skip
+        self.id = exchange_id
+        self.method = method
+        self.route = route
+        self.opened_at = opened_at
+        self.asked = Asked()
+        self.retried = False
+        self.status: int | None = None
+        self.stream = False
+        self.reader: AnswerReader | None = None
+        self.gaps = Gaps(gap_bounds)
+        self.token_events = 0
+        self.reported_events = 0
+        """Token events that the live counter already holds (kept by whoever reports them)."""
+        self._body_limit = observed_body_bytes
+        self._received_at: float | None = None
+        self._sent_at: float | None = None
+        self._first_token_at: float | None = None
+        self._first_output_at: float | None = None
+        self._last_token_at: float | None = None
+        self._last_byte_at: float | None = None
+        self._arrivals = 0
+        self._in_proxy = 0.0
+        self._events: EventReader | None = None
+        self._decoder: Decoder | None = None
+        self._body: bytearray | None = None
+        self._unread: list[str] = []
+
+    @property
+    def model(self) -> str | None:
+        """The model's name: as requested, else as the answer says."""
+        if self.asked.model is not None:
+            return self.asked.model
+        return self.reader.model if self.reader is not None else None
+
+    @property
+    def first_token_at(self) -> float | None:
+        """When the first token event arrived."""
+        return self._first_token_at
+
+    def is_stalled(self, now: float, after: float) -> bool:
+        """Whether a stream has given a token and then nothing at all for `after` seconds."""
+        return (
+            self._first_token_at is not None
+            and self._last_byte_at is not None
+            and now - self._last_byte_at > after
+        )
+
+    # what happens, in order
+
+    def request_received(self, at: float, asked: Asked | None) -> None:
+        """The request is here completely; `asked` is None when its body was not read."""
+        self._received_at = at
+        if asked is not None:
+            self.asked = asked
+
+    def request_sent(self, at: float) -> None:
+        """The engine has the request completely."""
+        self._sent_at = at
+
+    def answer_begins(self, status: int, headers: Mapping[str, str]) -> None:
+        """The head of the answer; `headers` with names in lower case."""
+        self.status = status
+        content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+        self.stream = content_type == "text/event-stream"
+        make_reader = READERS.get(self.route)
+        if make_reader is None or not (self.stream or content_type == "application/json"):
+            return
+        if not self.stream and status >= 400:
+            return
+        self._decoder = decoder_for(headers.get("content-encoding", ""))
+        if self._decoder is None:
+            self._unread.append("encoding")
+            return
+        self.reader = make_reader()
+        if self.stream:
+            self._events = EventReader()
+            if self.asked.echo:
+                self.reader.expect_echo()
+        else:
+            self._body = bytearray()
+
+    def chunk(self, at: float, data: bytes) -> None:
+        """Bytes of the answer that arrived at `at`."""
+        self._last_byte_at = at
+        decoder = self._decoder
+        if decoder is None:
+            return
+        try:
+            data = decoder.decode(data)
+        except UndecodableError:
+            self._give_up("encoding")
+            return
+        if self._events is not None:
+            self._stream(at, data)
+        elif self._body is not None:
+            self._body += data
+            if len(self._body) > self._body_limit:
+                self._give_up("size")
+
+    def passed_on(self, seconds: float) -> None:
+        """Time that a chunk spent inside the proxy."""
+        self._in_proxy += seconds
+
+    def _stream(self, at: float, data: bytes) -> None:
+        reader = self.reader
+        assert self._events is not None and reader is not None  # noqa: S101
+        arrived = False
+        for name, content in self._events.feed(data):
+            marks = reader.event(name, content)
+            if not marks:
+                continue
+            arrived = True
+            if self._last_token_at is None:
+                self._first_token_at = at
+            else:
+                self.gaps.add(at - self._last_token_at)
+            self._last_token_at = at
+            if marks & OUTPUT and self._first_output_at is None:
+                self._first_output_at = at
+        if arrived:
+            self._arrivals += 1
+            self.token_events = reader.token_events
+
+    def _give_up(self, reason: str) -> None:
+        self._unread.append(reason)
+        self._decoder = None
+        self._body = None
+        if self.reader is not None and not self.stream:
+            self.reader = None
+
+    # what follows from it
+
+    def end(self, at: float, outcome: Outcome, context_length: int | None) -> Measurement:
+        """Close the exchange; `outcome` is what the relay saw, `ok` for a complete answer."""
+        reader = self.reader
+        if reader is not None and self._body:
+            reader.body(bytes(self._body))
+        if reader is not None and self._events is not None and self._events.overflows:
+            self._unread.append("event_size")
+        if reader is not None and reader.unreadable:
+            self._unread.append("json")
+        started = self._received_at if self._received_at is not None else self.opened_at
+        usage = reader.usage if reader is not None else None
+        completion, source = self._completion_tokens()
+        duration = max(0.0, at - started)
+        first_token = _since(started, self._first_token_at)
+        tpot = self._time_per_output_token(completion, source)
+        return Measurement(
+            id=self.id,
+            method=self.method,
+            route=self.route,
+            model=self.model,
+            stream=self.stream or self.asked.stream,
+            status=self.status,
+            outcome=self._outcome(outcome),
+            retried=self.retried,
+            duration=duration,
+            time_to_first_token=first_token,
+            time_to_first_output=_since(started, self._first_output_at),
+            silent_wait=self._silent_wait(first_token, duration),
+            overhead=self._overhead(started),
+            prompt_tokens=usage.prompt if usage else None,
+            cached_prompt_tokens=usage.cached_prompt if usage else None,
+            completion_tokens=completion,
+            reasoning_tokens=usage.reasoning if usage else None,
+            token_source=source,
+            token_events=self.token_events,
+            tokens_per_event=self._tokens_per_event(completion, source),
+            sequences=self._sequences(),
+            time_per_output_token=tpot,
+            decode_tokens_per_second=1.0 / tpot if tpot else None,
+            finish_reasons=tuple(reader.finish_reasons.values()) if reader else (),
+            truncations=self._truncations(completion, source, context_length),
+            terminated=reader.done if reader is not None and self.stream else None,
+            unread=tuple(self._unread),
+        )
+
+    def _outcome(self, seen: Outcome) -> Outcome:
+        if seen != "ok":
+            return seen
+        if self.status is not None and self.status >= 400:
+            return "upstream_error"
+        reader = self.reader
+        if reader is not None and reader.error:
+            return "stream_error"
+        if reader is not None and self.stream and not reader.finished and not self._unread:
+            return "upstream_incomplete"
+        return "ok"
+
+    def _completion_tokens(self) -> tuple[int | None, TokenSource | None]:
+        reader = self.reader
+        if reader is None or reader.error and not self.token_events:
+            return None, None
+        counted = reader.usage.completion
+        if counted is not None:
+            return counted, "usage"
+        if self.stream and "event_size" not in self._unread and (
+            self.token_events or reader.finished
+        ):
+            return self.token_events, "events"
+        return None, None
+
+    def _sequences(self) -> int:
+        if self.reader is None:
+            return 1
+        return max(1, len(self.reader.finish_reasons), 1 + len(self.reader.sequence_events))
+
+    def _tokens_per_event(self, tokens: int | None, source: str | None) -> float | None:
+        if tokens is None or source != "usage" or not self.token_events:
+            return None
+        return tokens / self.token_events
+
+    def _time_per_output_token(self, tokens: int | None, source: str | None) -> float | None:
+        """Seconds per token of one sequence, from its first token event to its last.
+
+        The first event's tokens belong to the prefill. Continuous usage tells how many they are;
+        else it is one a sequence, as engines emit the prefill's token by itself.
+        """
+        reader = self.reader
+        if tokens is None or reader is None or self._first_token_at is None:
+            return None
+        sequences = self._sequences()
+        if tokens < MIN_TOKENS_FOR_RATE * sequences or self._arrivals < MIN_ARRIVALS_FOR_RATE:
+            return None
+        assert self._last_token_at is not None  # noqa: S101
+        elapsed = self._last_token_at - self._first_token_at
+        decoded = tokens - (reader.first_event_tokens or sequences)
+        if elapsed <= 0 or decoded <= 0:
+            return None
+        return elapsed * sequences / decoded
+
+    def _silent_wait(self, first_token: float | None, duration: float) -> float | None:
+        if self.route not in READERS or self.status is None or self.status >= 400:
+            return None
+        if self.stream:
+            return first_token
+        return duration if self.reader is not None and self.reader.finished else None
+
+    def _overhead(self, started: float) -> float | None:
+        if self._sent_at is None:
+            return None
+        return max(0.0, self._sent_at - started) + self._in_proxy
+
+    def _truncations(
+        self, tokens: int | None, source: str | None, context_length: int | None
+    ) -> tuple[str, ...]:
+        reader = self.reader
+        if reader is None:
+            return ()
+        cut = [index for index, reason in reader.finish_reasons.items() if reason == "length"]
+        return tuple(self._cut_by(index, tokens, source, context_length) for index in cut)
+
+    def _cut_by(
+        self, index: int, tokens: int | None, source: str | None, context_length: int | None
+    ) -> str:
+        reader = self.reader
+        assert reader is not None  # noqa: S101
+        own = tokens if self._sequences() == 1 else reader.events_of(index)
+        if self._sequences() > 1 and tokens != reader.token_events:
+            own = None  # events are not tokens here, so one choice's share is not known
+        if own is None:
+            every = len(reader.finish_reasons) == list(reader.finish_reasons.values()).count("length")
+            limit = self.asked.max_tokens
+            if every and limit is not None and tokens == limit * self._sequences():
+                return "request"
+            return "unknown"
+        if self.asked.max_tokens is not None and own >= self.asked.max_tokens:
+            return "request"
+        prompt = reader.usage.prompt
+        if context_length is not None and prompt is not None and prompt + own >= context_length:
+            return "context"
+        return "unknown"
+
+
+def _since(start: float, moment: float | None) -> float | None:
+    return None if moment is None else max(0.0, moment - start)

@@ -1,0 +1,57 @@
+"""What is known of one exchange when it has ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Outcome = Literal[
+    "ok", "client_closed", "upstream_error", "stream_error", "upstream_incomplete",
+    "upstream_stalled", "upstream_unreachable", "timeout", "rejected", "proxy_shutdown",
+]  # fmt: skip
+
+TokenSource = Literal["usage", "events"]
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One exchange, measured. Times in seconds, None for what is not known.
+
+    `stream` says that the answer was an event stream. `truncations` holds, for each choice that
+    ended with `length`, what cut it: `request` (its token limit), `context` (the model's length) or
+    `unknown`.
+    """
+
+    id: str
+    method: str
+    route: str
+    model: str | None
+    stream: bool
+    status: int | None
+    outcome: Outcome
+    retried: bool
+
+    duration: float
+    time_to_first_token: float | None
+    time_to_first_output: float | None
+    silent_wait: float | None
+    overhead: float | None
+
+    prompt_tokens: int | None
+    cached_prompt_tokens: int | None
+    completion_tokens: int | None
+    reasoning_tokens: int | None
+    token_source: TokenSource | None
+    token_events: int
+    tokens_per_event: float | None
+    sequences: int
+
+    time_per_output_token: float | None
+    decode_tokens_per_second: float | None
+
+    finish_reasons: tuple[str, ...]
+    truncations: tuple[str, ...]
+    terminated: bool | None
+    """Whether the stream said that it is complete (`[DONE]`, `message_stop`, …)."""
+    unread: tuple[str, ...]
+    """Why parts of the answer could not be read for measuring."""

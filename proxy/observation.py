@@ -1,0 +1,236 @@
+"""The border between traffic and measuring.
+
+The relay reports what happens to an `Observation`; nothing that fails in here reaches it. The first
+failure ends the measuring of that exchange, is counted, and is logged once per kind.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from time import monotonic
+
+from proxy.engine import EngineFacts
+from proxy.exchange import Exchange
+from proxy.measurement import Measurement, Outcome
+from proxy.settings import Settings
+from proxy.wire.injection import (
+    REFUSAL_STATUSES,
+    UsageEventFilter,
+    inject,
+    refuses_injection,
+)
+from proxy.wire.request import read_request
+from proxy.wire.routes import READERS, classify
+
+logger = logging.getLogger("tokgauge")
+
+_INJECTED_ROUTES = ("chat_completions", "completions")
+
+
+class Observer:
+    """Opens an `Observation` for each exchange and hands on what it measured.
+
+    `record` receives each finished exchange with its measurement; `failed` the name of each place
+    that failed.
+    """
+
+    def __init__(
+        self, settings: Settings, facts: EngineFacts,
+        record: Callable[[Exchange, Measurement], None], failed: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self.facts = facts
+        self.live: set[Exchange] = set()
+        self._settings = settings
+        self._record = record
+        self._failed = failed
+        self._logged: set[tuple[str, str]] = set()
+
+    def open(self, method: str, path: bytes, at: float) -> Observation:
+        """Begin to observe an exchange whose head has been received at `at`."""
+        exchange_id = secrets.token_hex(12)
+        exchange = None
+        try:
+            exchange = Exchange(
+                exchange_id=exchange_id,
+                method=method,
+                route=classify(method, path),
+                opened_at=at,
+                gap_bounds=self._settings.duration_buckets,
+                observed_body_bytes=self._settings.observed_body_bytes,
+            )
+            self.live.add(exchange)
+        except Exception as error:  # border: measuring must not harm the traffic
+            self.report("open", error)
+        return Observation(self, exchange, exchange_id)
+
+    @property
+    def observed_body_bytes(self) -> int:
+        """Largest request body that is read."""
+        return self._settings.observed_body_bytes
+
+    @property
+    def injects(self) -> bool:
+        """Whether usage may be asked for on behalf of clients."""
+        return self._settings.inject_usage and not self.facts.refuses_injection
+
+    def finish(self, exchange: Exchange, at: float, outcome: Outcome) -> None:
+        """Take a finished exchange off the live set and hand on its measurement."""
+        self.live.discard(exchange)
+        context_length = self.facts.context_length(exchange.model)
+        self._record(exchange, exchange.end(at, outcome, context_length))
+
+    def report(self, where: str, error: Exception) -> None:
+        """Count a failure of the measuring side and log the first of its kind."""
+        kind = (where, type(error).__name__)
+        if kind not in self._logged and len(self._logged) < 100:
+            self._logged.add(kind)
+            logger.error(
+                "measuring failed in %s; the traffic is not affected, and this is logged once",
+                where, exc_info=error,
+            )  # fmt: skip
+        try:
+            self._failed(where)
+        except Exception:  # border: even the counter may be what is broken
+            logger.debug("the failure could not be counted", exc_info=True)
+
+
+class Observation:
+    """One exchange as the relay reports it. No method raises."""
+
+    __slots__ = ("_exchange", "_filter", "_may_hide", "_observer", "id")
+
+    def __init__(self, observer: Observer, exchange: Exchange | None, exchange_id: str) -> None:
+        self._observer = observer
+        self._exchange = exchange
+        self._filter: UsageEventFilter | None = None
+        self._may_hide = False
+        self.id = exchange_id.encode()
+
+    @property
+    def body_wanted(self) -> int:
+        """How many bytes of request body shall be collected before it goes on; 0 for none."""
+        exchange = self._exchange
+        if exchange is None or exchange.route not in READERS:
+            return 0
+        return self._observer.observed_body_bytes
+
+    def request_received(self, at: float, body: bytes | None, encoding: bytes | None) -> bytes | None:
+        """The request is here completely. Returns the body to send instead, None for the same."""
+        exchange = self._exchange
+        if exchange is None:
+            return None
+        try:
+            asked = read_request(body) if body and not encoding else None
+            exchange.request_received(at, asked)
+            if (
+                asked is None
+                or body is None
+                or exchange.route not in _INJECTED_ROUTES
+                or not self._observer.injects
+            ):
+                return None
+            changed = inject(body, asked)
+            self._may_hide = changed is not None
+            return changed
+        except Exception as error:  # border: measuring must not harm the traffic
+            self._fail("request", error)
+            self._may_hide = False
+            return None
+
+    def request_sent(self, at: float | None) -> None:
+        """The engine has the whole request; None when it answered before that."""
+        exchange = self._exchange
+        if exchange is None or at is None:
+            return
+        try:
+            exchange.request_sent(at)
+        except Exception as error:  # border: measuring must not harm the traffic
+            self._fail("request_sent", error)
+
+    def retried(self) -> None:
+        """The request is sent once more."""
+        if self._exchange is not None:
+            self._exchange.retried = True
+
+    def may_be_refused(self, status: int) -> bool:
+        """Whether an answer with this status may be about what was injected."""
+        return self._may_hide and status in REFUSAL_STATUSES
+
+    def injection_refused(self, body: bytes) -> bool:
+        """Whether the engine refused the changed body, so that the original shall be sent."""
+        if not refuses_injection(body):
+            return False
+        self._observer.facts.refuses_injection = True
+        self._may_hide = False
+        return True
+
+    def answer_begins(self, status: int, headers: Mapping[str, str]) -> bool:
+        """The head of the answer. Returns whether bytes of it may be cut out."""
+        exchange = self._exchange
+        if exchange is not None:
+            try:
+                exchange.answer_begins(status, headers)
+            except Exception as error:  # border: measuring must not harm the traffic
+                self._fail("answer", error)
+        hide = (
+            self._may_hide
+            and headers.get("content-type", "").startswith("text/event-stream")
+            and headers.get("content-encoding", "identity") == "identity"
+        )
+        if hide:
+            self._filter = UsageEventFilter()
+        elif self._may_hide and status < 400 and "content-encoding" in headers:
+            # It compresses although it was asked not to: the event cannot be hidden there.
+            self._observer.facts.refuses_injection = True
+        return hide
+
+    def chunk(self, at: float, data: bytes) -> bytes:
+        """Bytes of the answer that arrived at `at`; returns those that go to the client."""
+        exchange = self._exchange
+        if exchange is not None:
+            try:
+                exchange.chunk(at, data)
+            except Exception as error:  # border: measuring must not harm the traffic
+                self._fail("chunk", error)
+        hiding = self._filter
+        if hiding is None:
+            return data
+        held = hiding.held
+        try:
+            return hiding.feed(data)
+        except Exception as error:  # border: measuring must not harm the traffic
+            self._filter = None
+            self._fail("filter", error)
+            return held + data
+
+    def passed_on(self, seconds: float) -> None:
+        """Time that the last chunk spent inside the proxy."""
+        if self._exchange is not None:
+            self._exchange.passed_on(seconds)
+
+    def answer_ends(self) -> bytes:
+        """Bytes that were held back and go to the client before the answer ends."""
+        return self._filter.held if self._filter is not None else b""
+
+    def end(self, outcome: Outcome) -> None:
+        """The exchange is over."""
+        exchange = self._exchange
+        if exchange is None:
+            return
+        try:
+            self._observer.finish(exchange, monotonic(), outcome)
+        except Exception as error:  # border: measuring must not harm the traffic
+            self._fail("end", error)
+
+    def refused(self, status: int) -> None:
+        """The proxy answers by itself with `status`."""
+        if self._exchange is not None:
+            self._exchange.status = status
+
+    def _fail(self, where: str, error: Exception) -> None:
+        if self._exchange is not None:
+            self._observer.live.discard(self._exchange)
+            self._exchange = None
+        self._observer.report(where, error)

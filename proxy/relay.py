@@ -1,0 +1,356 @@
+"""Carries one request to the engine and its answer back: bytes, back-pressure, errors, departures.
+
+Knows neither JSON nor Prometheus: what the bytes mean is for the `Observation` to find out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from time import monotonic
+from typing import Any, Protocol
+
+import httpx2
+
+from proxy import errors
+from proxy.errors import Refusal
+from proxy.headers import Header, first, to_client, to_engine
+from proxy.measurement import Outcome
+from proxy.observation import Observation, Observer
+from proxy.protocol import HEAD_TOO_LARGE, TARGET
+from proxy.settings import Settings
+from proxy.transport import EngineStream, died_idle
+from proxy.upstream import Upstream
+
+_REFUSAL_LIMIT = 64 * 1024
+
+
+class Receive(Protocol):
+    """ASGI's receive."""
+
+    async def __call__(self) -> Any: ...
+
+
+class Send(Protocol):
+    """ASGI's send."""
+
+    async def __call__(self, message: Any) -> None: ...
+
+
+class _ClientLeft(Exception):  # noqa: N818 - an event, not an error
+    """The client has closed its connection."""
+
+
+class _BodyTooLarge(Exception):  # noqa: N818 - an event, not an error
+    """The request body has grown beyond the limit."""
+
+
+class _Refused(Exception):  # noqa: N818 - carries the answer
+    def __init__(self, refusal: Refusal) -> None:
+        self.refusal = refusal
+
+
+class _Departure:
+    """Watches for the client to leave and then interrupts whatever the exchange waits for.
+
+    Runs from the moment when the request is here, because only then nobody else reads from the
+    client.
+    """
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._task = asyncio.current_task()
+        self._watcher = asyncio.get_running_loop().create_task(self._watch())
+        self.happened = False
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.happened = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def stop(self) -> None:
+        self._task = None
+        self._watcher.cancel()
+
+
+class _Upload(httpx2.AsyncByteStream):
+    """A request body on its way up, as the client sends it.
+
+    `taken` says that bytes have gone which cannot be sent again; `complete` that all have come.
+    """
+
+    def __init__(self, received: bytes, receive: Receive, limit: int | None) -> None:
+        self._received = received
+        self._receive = receive
+        self._limit = limit
+        self._total = len(received)
+        self.taken = False
+        self.complete = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        self.taken = True
+        if self._received:
+            yield self._received
+        while not self.complete:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise _ClientLeft
+            piece = message.get("body", b"")
+            self._total += len(piece)
+            if self._limit is not None and self._total > self._limit:
+                raise _BodyTooLarge
+            self.complete = not message.get("more_body", False)
+            if piece:
+                yield piece
+
+
+class Relay:
+    """The ASGI application for everything that is the engine's."""
+
+    def __init__(self, upstream: Upstream, observer: Observer, settings: Settings) -> None:
+        self._upstream = upstream
+        self._observer = observer
+        self._settings = settings
+        self.in_flight = 0
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Carry one exchange. An answer that is cut is left unfinished: the server closes it."""
+        observation = self._observer.open(scope["method"], scope["raw_path"], monotonic())
+        self.in_flight += 1
+        outcome: Outcome = "proxy_shutdown"
+        try:
+            outcome = await self._carry(scope, receive, send, observation)
+        except _ClientLeft:
+            outcome = "client_closed"
+        except _Refused as refused:
+            outcome = refused.refusal.outcome
+            observation.refused(refused.refusal.status)
+            await _refuse(refused.refusal, observation, send)
+        finally:
+            self.in_flight -= 1
+            observation.end(outcome)
+
+    async def _carry(
+        self, scope: Any, receive: Receive, send: Send, observation: Observation
+    ) -> Outcome:
+        self._admit(scope)
+        headers: list[Header] = scope["headers"]
+        chunked = first(headers, b"transfer-encoding") is not None
+        length = int(first(headers, b"content-length") or 0)
+        limit = self._settings.max_body_bytes
+        if limit is not None and length > limit:
+            raise _Refused(errors.body_too_large(limit))
+
+        body: bytes | None = b""
+        upload: _Upload | None = None
+        if chunked or length:
+            body, upload = await self._collect(receive, observation.body_wanted, length)
+        changed = None
+        if upload is None:
+            encoding = first(headers, b"content-encoding")
+            changed = observation.request_received(monotonic(), body, encoding)
+
+        departure = _Departure(receive) if upload is None else None
+        try:
+            return await self._exchange(
+                scope, receive, send, observation, body or b"", changed, upload, chunked
+            )
+        except asyncio.CancelledError:
+            if departure is not None and departure.happened:
+                raise _ClientLeft from None
+            raise
+        finally:
+            if departure is not None:
+                departure.stop()
+
+    def _admit(self, scope: Any) -> None:
+        """Refuse what must not go on."""
+        if scope["extensions"][HEAD_TOO_LARGE]:
+            raise _Refused(errors.headers_too_large(self._settings.max_header_bytes))
+        most = self._settings.max_in_flight
+        if most is not None and self.in_flight > most:
+            raise _Refused(errors.too_many_requests(most))
+        if scope["method"] == "CONNECT":
+            raise _Refused(errors.malformed("CONNECT is not supported: this is a reverse proxy."))
+        hosts = sum(name == b"host" for name, _ in scope["headers"])
+        if hosts > 1 or (hosts == 0 and scope["http_version"] == "1.1"):
+            raise _Refused(errors.malformed("The request must have exactly one Host header."))
+
+    async def _collect(
+        self, receive: Receive, wanted: int, length: int
+    ) -> tuple[bytes | None, _Upload | None]:
+        """Read the body up to `wanted` bytes; what is longer goes on as it comes."""
+        limit = self._settings.max_body_bytes
+        pieces: list[bytes] = []
+        size = 0
+        if length <= wanted and wanted:
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise _ClientLeft
+                pieces.append(message.get("body", b""))
+                size += len(pieces[-1])
+                if limit is not None and size > limit:
+                    raise _Refused(errors.body_too_large(limit))
+                if not message.get("more_body", False):
+                    return b"".join(pieces), None
+                if size > wanted:
+                    break
+        return None, _Upload(b"".join(pieces), receive, limit)
+
+    async def _exchange(
+        self, scope: Any, receive: Receive, send: Send, observation: Observation, body: bytes,
+        changed: bytes | None, upload: _Upload | None, chunked: bool,
+    ) -> Outcome:  # fmt: skip
+        response = await self._ask(scope, observation, body, changed, upload, chunked)
+        prefix = b""
+        if changed is not None and observation.may_be_refused(response.status_code):
+            prefix = await _collect_refusal(response)
+            if observation.injection_refused(prefix):
+                await _stream_of(response).aclose()
+                observation.retried()
+                prefix = b""
+                response = await self._ask(scope, observation, body, None, None, chunked)
+        departure = None
+        stream = _stream_of(response)
+        try:
+            if upload is not None:
+                # Whoever answers before the body is here no longer reads it; somebody has to
+                # notice when the client leaves.
+                observation.request_received(monotonic(), None, None)
+                if upload.complete or response.status_code >= 400:
+                    departure = _Departure(receive)
+            observation.request_sent(stream.sent_at)
+            return await self._pass_on(response, stream, prefix, send, observation)
+        except asyncio.CancelledError:
+            if departure is not None and departure.happened:
+                raise _ClientLeft from None
+            raise
+        finally:
+            if departure is not None:
+                departure.stop()
+            await stream.aclose()
+
+    async def _ask(
+        self, scope: Any, observation: Observation, body: bytes, changed: bytes | None,
+        upload: _Upload | None, chunked: bool,
+    ) -> httpx2.Response:  # fmt: skip
+        """Send the request; return the engine's answer or raise the proxy's own."""
+        upstream = self._upstream
+        host = upstream.host
+        if host is None and first(scope["headers"], b"host") is None:
+            host = upstream.own_host  # HTTP/1.0 knows no Host, HTTP/1.1 requires one
+        request = upstream.request(
+            scope["method"],
+            scope["extensions"][TARGET],
+            to_engine(
+                scope["headers"],
+                host=host,
+                chunked=chunked,
+                body_length=len(changed) if changed is not None and not chunked else None,
+                identity=changed is not None,
+            ),
+            upload or httpx2.ByteStream(body if changed is None else changed),
+        )
+        try:
+            try:
+                return await upstream.send(request)
+            except httpx2.TransportError as error:
+                if not died_idle(error) or (upload is not None and upload.taken):
+                    raise
+                observation.retried()
+                return await upstream.send(request)
+        except httpx2.ConnectTimeout as error:
+            seconds = self._settings.connect_timeout
+            raise _Refused(errors.connect_timed_out(upstream.address, seconds)) from error
+        except httpx2.ConnectError as error:
+            raise _Refused(errors.engine_unreachable(upstream.address, str(error))) from error
+        except httpx2.ReadTimeout as error:
+            seconds = self._settings.first_byte_timeout or self._settings.stream_idle_timeout
+            raise _Refused(errors.first_byte_timed_out(upstream.address, seconds)) from error
+        except httpx2.LocalProtocolError as error:
+            raise _Refused(errors.malformed(f"The request cannot be sent on: {error}")) from error
+        except httpx2.TransportError as error:
+            raise _Refused(errors.engine_broke_off(upstream.address, str(error))) from error
+        except _BodyTooLarge as error:
+            limit = self._settings.max_body_bytes or 0
+            raise _Refused(errors.body_too_large(limit)) from error
+
+    async def _pass_on(
+        self, response: httpx2.Response, stream: EngineStream, prefix: bytes, send: Send,
+        observation: Observation,
+    ) -> Outcome:  # fmt: skip
+        raw: list[Header] = response.extensions["raw_headers"]
+        names = {name.lower().decode("latin-1"): value.decode("latin-1") for name, value in raw}
+        hides = observation.answer_begins(response.status_code, names)
+        await send(
+            {
+                "type": "http.response.start",
+                "status": response.status_code,
+                "headers": to_client(
+                    raw,
+                    exchange_id=observation.id,
+                    event_stream=names.get("content-type", "").startswith("text/event-stream"),
+                    length_changes=hides,
+                ),
+            }
+        )
+        outcome: Outcome = "ok"
+        sent_on = 0.0
+        if prefix:
+            await send(_part(observation.chunk(stream.arrived_at, prefix)))
+        try:
+            async for data in stream:
+                arrived_at = stream.arrived_at
+                data = observation.chunk(arrived_at, data)
+                # Time that this chunk waited for a slow client is not the proxy's.
+                observation.passed_on(monotonic() - max(arrived_at, sent_on))
+                if data:
+                    await send(_part(data))
+                    sent_on = monotonic()
+        except httpx2.ReadTimeout:
+            outcome = "upstream_stalled"
+        except httpx2.TransportError:
+            outcome = "upstream_incomplete"
+        except _ClientLeft:
+            raise
+        except _BodyTooLarge:
+            outcome = "rejected"
+        observation.request_sent(stream.sent_at)
+        rest = observation.answer_ends()
+        if rest:
+            await send(_part(rest))
+        if outcome == "ok":
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        return outcome
+
+
+def _part(data: bytes) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": data, "more_body": True}
+
+
+def _stream_of(response: httpx2.Response) -> EngineStream:
+    stream = response.stream
+    assert isinstance(stream, EngineStream)  # noqa: S101 - the transport's own promise
+    return stream
+
+
+async def _collect_refusal(response: httpx2.Response) -> bytes:
+    """The first bytes of an error answer, enough to see what it is about."""
+    collected = b""
+    try:
+        async for piece in _stream_of(response):
+            collected += piece
+            if len(collected) > _REFUSAL_LIMIT:
+                break
+    except httpx2.TransportError:
+        pass  # the stream raises it again for whoever passes the answer on
+    return collected
+
+
+async def _refuse(refusal: Refusal, observation: Observation, send: Send) -> None:
+    headers = [*refusal.headers(), (b"x-tokgauge-id", observation.id)]
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": "http.response.body", "body": refusal.body(), "more_body": False})

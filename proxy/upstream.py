@@ -1,0 +1,125 @@
+"""The way to the engine: client, connections, time-outs, and the poll that knows if it is up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Sequence
+
+import httpx2
+import msgspec
+
+from proxy.engine import EngineFacts
+from proxy.headers import Header
+from proxy.settings import Settings
+from proxy.transport import EngineTransport, Timeouts
+
+logger = logging.getLogger("tokgauge")
+
+_POLL_TIMEOUT = 5.0
+_FIRST_POLL_TIMEOUT = 1.0
+_MODELS_LIMIT = 4 * 1024 * 1024
+
+
+class Upstream:
+    """One engine, reached through `EngineTransport`. Belongs to one event loop."""
+
+    def __init__(self, settings: Settings, facts: EngineFacts) -> None:
+        engine = settings.engine
+        self.address = engine.upstream
+        self.facts = facts
+        self._url = httpx2.URL(engine.upstream)
+        self._prefix = self._url.raw_path.rstrip(b"/")
+        own_name = self._url.netloc
+        named = engine.upstream_host.encode() if engine.upstream_host else None
+        self.host: bytes | None = named or (own_name if self._url.scheme == "https" else None)
+        self.own_host = named or own_name
+        self._key = engine.api_key
+        self._interval = settings.poll_interval
+        context: ssl.SSLContext | None = None
+        if self._url.scheme == "https":
+            context = ssl.create_default_context()
+            if engine.upstream_ca_file is not None:
+                context.load_verify_locations(engine.upstream_ca_file)
+        self.transport = EngineTransport(
+            timeouts=Timeouts(
+                connect=settings.connect_timeout,
+                first_byte=settings.first_byte_timeout,
+                stream_idle=settings.stream_idle_timeout,
+            ),
+            ssl_context=context,
+        )
+
+    def request(
+        self, method: str, target: bytes, headers: Sequence[Header], body: httpx2.AsyncByteStream
+    ) -> httpx2.Request:
+        """A request to the engine: `target` goes below the engine's own path, byte for byte."""
+        return httpx2.Request(
+            method,
+            self._url,
+            headers=headers,
+            stream=body,
+            extensions={"target": self._prefix + target},
+        )
+
+    async def send(self, request: httpx2.Request) -> httpx2.Response:
+        """Send; returns when the head of the answer is there. Raises httpx2's errors."""
+        try:
+            response = await self.transport.handle_async_request(request)
+        except (httpx2.ConnectError, httpx2.ConnectTimeout):
+            self.facts.up = False
+            raise
+        if self.facts.up is False:
+            self.facts.refuses_injection = False  # it may have come back as another version
+        self.facts.up = True
+        return response
+
+    async def poll_forever(self) -> None:
+        """Ask for the models now and then. Never raises but for cancellation."""
+        while True:
+            if self.facts.may_be_asked_while_busy or not self.transport.stats().active:
+                await self.poll(_POLL_TIMEOUT)
+            # A model list is soon needed and soon there once the engine is: ask more often.
+            known = self.facts.up
+            await asyncio.sleep(self._interval if known else min(1.0, self._interval))
+
+    async def first_poll(self) -> None:
+        """One short try before the first request comes in, so that its model has a name."""
+        await self.poll(_FIRST_POLL_TIMEOUT)
+
+    async def poll(self, timeout: float) -> None:
+        """`GET /v1/models` once, within `timeout` seconds."""
+        headers = [(b"host", self.own_host), (b"accept", b"application/json")]
+        if self._key is not None:
+            headers.append((b"authorization", b"Bearer " + self._key.get_secret_value().encode()))
+        request = self.request("GET", b"/v1/models", headers, httpx2.ByteStream(b""))
+        try:
+            async with asyncio.timeout(timeout):
+                response = await self.send(request)
+                body = await _read(response, _MODELS_LIMIT)
+        except (httpx2.HTTPError, TimeoutError) as error:
+            self.facts.up = False
+            logger.debug("the engine at %s does not answer: %r", self.address, error)
+            return
+        if response.status_code != 200 or body is None:
+            return
+        try:
+            self.facts.learn_models(body)
+        except msgspec.MsgspecError as error:
+            logger.debug("GET /v1/models of %s cannot be read: %s", self.address, error)
+
+
+async def _read(response: httpx2.Response, limit: int) -> bytes | None:
+    """The body of an answer; None when it is larger than `limit` bytes."""
+    stream = response.stream
+    assert isinstance(stream, httpx2.AsyncByteStream)  # noqa: S101
+    body = b""
+    try:
+        async for piece in stream:
+            body += piece
+            if len(body) > limit:
+                return None
+    finally:
+        await stream.aclose()
+    return body

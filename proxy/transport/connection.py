@@ -312,10 +312,9 @@ class Connection(asyncio.Protocol):
                 data = os.read(self._fd, 64 * 1024)
             except OSError:
                 return
-            if data:
-                self.data_received(data)
-            else:
-                self.eof_received()
+            if not data:
+                return  # not a clean end: the kernel tells a reset only once
+            self.data_received(data)
 
     # The request
 

@@ -323,7 +323,9 @@ def _conventional_kinds(
         return tuple("chunked" if use else "full" for use in roped)
     if window is None:
         # Gemma leaves its defaults out of the file; the window is always there.
-        return None if model_type in _ALTERNATING | _PATTERNED else ("full",) * layers
+        if model_type in _ALTERNATING | _PATTERNED:
+            return None
+        return tuple("full" for _ in numbers)
     if model_type in _ALTERNATING:
         return tuple("full" if n % 2 else "sliding" for n in numbers)
     pattern = _count(text, "sliding_window_pattern", "_sliding_window_pattern")

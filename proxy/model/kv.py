@@ -78,11 +78,16 @@ def kv_from_bytes_per_token(bytes_per_token: float, source: str = "settings") ->
 
 
 def kv_from_config(
-    config: ModelConfig, source: str, cache_dtype: str | None = None
+    config: ModelConfig,
+    source: str,
+    cache_dtype: str | None = None,
+    values_per_layer: int | None = None,
 ) -> KvCache | KvUnknown:
     """The cache that a config.json describes.
 
     cache_dtype: the engine's `--kv-cache-dtype`; None or "auto" means the model's own.
+    values_per_layer: K and V values of a token and layer, told by the tensors' shapes, for files
+    that leave their architecture's defaults out.
     Per layer and token 2 x KV heads x head size values, or with multi-head latent attention
     kv_lora_rank + qk_rope_head_dim values (DeepSeek-V2, arXiv 2405.04434 section 2.1).
     """
@@ -96,6 +101,8 @@ def kv_from_config(
     if config.attention is None:
         return KvUnknown("config.json does not tell the attention of its layers")
     values = _values_per_layer(config)
+    if isinstance(values, KvUnknown) and values_per_layer is not None:
+        values = values_per_layer
     if isinstance(values, KvUnknown):
         return values
     groups = tuple(

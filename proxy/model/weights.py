@@ -37,7 +37,8 @@ __all__ = [
 
 Basis = Literal["streamed", "checkpoint"]
 
-_SET_WEIGHTS = "streamed_bytes"
+_UNPACKED = frozenset(("BF16", "F16", "F32", "F8_E4M3", "F8_E5M2"))
+"""Types of which one element is one weight, so that shapes tell sizes."""
 
 
 def expected_experts(experts: int, per_token: int, tokens: float) -> float:
@@ -96,7 +97,7 @@ class WeightsUnknown:
     """Neither basis is known: why, and which setting helps."""
 
     reason: str
-    what_to_set: str = _SET_WEIGHTS
+    what_to_set: str = "streamed_bytes"
 
 
 def estimate_weights(parameters: float, bits: float) -> WeightsFound:
@@ -160,7 +161,14 @@ def resolve_kv(
         file = directory / "config.json"
         if path.suffix == ".gguf" or not exists(file):
             return KvUnknown(f"no config.json for {root}")
-        return kv_from_config(parse_config(read_json_object(file)), f"config:{file}", cache_dtype)
+        config = parse_config(read_json_object(file))
+        found = kv_from_config(config, f"config:{file}", cache_dtype)
+        if isinstance(found, KvCache):
+            return found
+        values = _kv_values_by_shape(directory, config)
+        return kv_from_config(
+            config, f"config:{file} and the shapes of k_proj and v_proj", cache_dtype, values
+        )
     except (CheckpointError, OSError, ValueError) as error:
         return KvUnknown(str(error))
 
@@ -274,6 +282,29 @@ def _config_beside(directory: Path) -> ModelConfig | CheckpointError:
         return parse_config(read_json_object(directory / "config.json"))
     except CheckpointError as error:
         return error
+
+
+def _kv_values_by_shape(directory: Path, config: ModelConfig) -> int | None:
+    """K and V values per token and layer by the projections that make them, if all layers agree."""
+    listed = read_directory(directory)
+    if listed is None or config.mla_dim or config.attention is None:
+        return None
+    made: dict[int, dict[str, int]] = {}
+    for tensor in listed[0]:
+        layer = layer_index(tensor.name)
+        if (
+            layer is not None
+            and tensor.name.endswith((".self_attn.k_proj.weight", ".self_attn.v_proj.weight"))
+            and tensor.dtype in _UNPACKED
+            and role_of(tensor, layers=config.layers, experts=None) is Role.DENSE
+        ):
+            made.setdefault(layer, {})[tensor.name.split(".")[-2]] = tensor.shape[0]
+    caching = sum(kind != "none" for kind in config.attention)
+    sizes = {(layer.get("k_proj"), layer.get("v_proj")) for layer in made.values()}
+    if len(made) != caching or len(sizes) != 1:
+        return None
+    keys, values = sizes.pop()
+    return keys + values if keys and values else None
 
 
 def _found(

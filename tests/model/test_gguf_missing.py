@@ -1,0 +1,17 @@
+"""GGUF without the library that reads it."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from proxy.model.weights import WeightsUnknown, resolve_weights
+
+
+def test_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    for root in (tmp_path, tmp_path / "model.gguf"):
+        weights = resolve_weights(str(root), environment={})
+        assert isinstance(weights, WeightsUnknown)
+        assert "pip install 'tokgauge[gguf]'" in weights.reason

@@ -1,0 +1,86 @@
+"""The response reader without sockets: the cutting of the bytes never changes the body."""
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.transport.reader import ResponseReader
+
+bodies = st.lists(st.binary(min_size=1, max_size=300), max_size=8)
+cuts = st.lists(st.integers(0, 3_000), max_size=40)
+
+
+def cut_up(raw: bytes, places: list[int]) -> list[bytes]:
+    edges = sorted({0, len(raw), *(place for place in places if place < len(raw))})
+    return [raw[a:b] for a, b in pairwise(edges)]
+
+
+def read(reader: ResponseReader, parts: list[bytes]) -> bytes:
+    return b"".join([reader.feed(part) for part in parts])
+
+
+def new_reader() -> ResponseReader:
+    return ResponseReader(head_request=False, limit=65_536)
+
+
+@given(bodies, cuts, st.sampled_from(["", ";name=value", ';a="b c"']))
+def test_chunked(chunks: list[bytes], places: list[int], extension: str) -> None:
+    raw = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+    for chunk in chunks:
+        raw += b"%x%b\r\n%b\r\n" % (len(chunk), extension.encode(), chunk)
+    raw += b"0\r\nTrailer: value\r\n\r\n"
+    reader = new_reader()
+    assert read(reader, cut_up(raw, places)) == b"".join(chunks)
+    assert reader.complete
+    assert reader.keep_alive
+    assert not reader.surplus
+    assert reader.fault is None
+    assert reader.headers == [(b"transfer-encoding", b"chunked")]
+    assert reader.reason == b"OK"
+
+
+@given(bodies, cuts)
+def test_length(chunks: list[bytes], places: list[int]) -> None:
+    body = b"".join(chunks)
+    raw = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    reader = new_reader()
+    assert read(reader, cut_up(raw, places)) == body
+    assert reader.complete
+    assert reader.keep_alive
+    assert not reader.surplus
+
+
+@given(bodies, cuts)
+def test_until_eof(chunks: list[bytes], places: list[int]) -> None:
+    body = b"".join(chunks)
+    reader = new_reader()
+    assert read(reader, cut_up(b"HTTP/1.0 200 OK\r\n\r\n" + body, places)) == body
+    assert not reader.complete
+    reader.feed_eof()
+    assert reader.complete
+    assert not reader.keep_alive
+
+
+@given(bodies.filter(bool), cuts, st.integers(0, 10_000))
+def test_any_cut_short_is_incomplete(chunks: list[bytes], places: list[int], end: int) -> None:
+    raw = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    for chunk in chunks:
+        raw += b"%x\r\n%b\r\n" % (len(chunk), chunk)
+    raw += b"0\r\n\r\n"
+    reader = new_reader()
+    assert b"".join(chunks).startswith(read(reader, cut_up(raw[: end % len(raw)], places)))
+    reader.feed_eof()
+    assert not reader.complete
+    assert reader.fault is None
+
+
+@given(st.binary(max_size=400), cuts)
+def test_any_bytes_end_in_a_state(raw: bytes, places: list[int]) -> None:
+    reader = new_reader()
+    for part in cut_up(b"HTTP/1.1 200 OK\r\n" + raw, places):
+        reader.feed(part)
+        if reader.fault is not None:
+            assert reader.news
+            assert not reader.complete
+            break

@@ -1,0 +1,190 @@
+"""The reader in this process, on simulated GPUs behind the real bindings."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pynvml
+import pytest
+
+from proxy.gpu import nvml as nvml_module
+from proxy.gpu.nvml import NvmlReader, in_host_pid_namespace
+from proxy.gpu.readings import THROTTLE_REASONS
+from proxy.simulator import gpu as simulated
+
+NOT_FOUND = pynvml.NVML_ERROR_NOT_FOUND
+KNOWN_ERRORS = sorted(
+    value
+    for name, value in vars(pynvml).items()
+    if name.startswith("NVML_ERROR_") and isinstance(value, int)
+)
+
+
+@pytest.fixture
+def nvml() -> Iterator[simulated.SimulatedNvml]:
+    library = simulated.SimulatedNvml(simulated.founding_scene())
+    library.install()
+    yield library
+    library.uninstall()
+
+
+@pytest.fixture
+def reader(nvml: simulated.SimulatedNvml) -> Iterator[NvmlReader]:
+    reader = NvmlReader(process_names=True)
+    yield reader
+    reader.close()
+
+
+def test_the_simulation_leaves_no_trace() -> None:
+    library_before = pynvml.nvmlLib
+    library = simulated.SimulatedNvml(simulated.founding_scene())
+    library.install()
+    assert pynvml.nvmlLib is library
+    library.uninstall()
+    library.uninstall()
+    assert pynvml.nvmlLib is library_before
+    assert "nvmlInitWithFlags" not in pynvml._nvmlGetFunctionPointer_cache
+
+
+@pytest.mark.parametrize("function", sorted(simulated._ANSWERS))
+def test_no_error_of_any_function_gets_out(nvml: simulated.SimulatedNvml, function: str) -> None:
+    scene = simulated.founding_scene()
+    scene = replace(scene, gpus=tuple(replace(gpu, dram_percent=50.0) for gpu in scene.gpus))
+    # Older functions are asked only when the newest is missing; the last two are for tidying up.
+    seldom = {"nvmlDeviceGetMemoryInfo", "nvmlShutdown", "nvmlGpmSampleFree"}
+    for code in [*KNOWN_ERRORS, 12345]:
+        nvml.scene = replace(scene, errors={function: code})
+        clock = iter(range(1000))
+        reader = NvmlReader(process_names=True, clock=lambda clock=clock: float(next(clock)))
+        snapshots = [reader.read(), reader.read()]
+        reader.close()
+        idle = function == "nvmlDeviceGetProcessUtilization" and code == NOT_FOUND
+        assert idle or function in seldom or snapshots[1].errors, code
+        assert all(snapshot.up or not snapshot.gpus for snapshot in snapshots)
+        assert {gpu.index for gpu in snapshots[1].gpus} <= {0, 1}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pynvml.NVMLLibraryMismatchError("versions differ"),
+        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+        TypeError("wrong struct"),
+        OSError("exception: access violation"),
+        pynvml.NVMLError(pynvml.NVML_ERROR_NO_PERMISSION),
+        pynvml.NVMLError(4242),
+    ],
+)
+@pytest.mark.usefixtures("nvml")
+def test_errors_of_the_bindings_are_absent_values(
+    reader: NvmlReader, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*args: object) -> None:
+        raise error
+
+    for name in ("nvmlDeviceGetPowerUsage", "nvmlDeviceGetComputeRunningProcesses_v3"):
+        monkeypatch.setattr(pynvml, name, fail)
+    first = reader.read().gpus[0]
+    assert first.power_watts is None
+    assert first.processes is None
+    assert first.utilization_ratio == 0.0
+
+
+def test_a_function_that_the_bindings_lack_is_logged_once(
+    reader: NvmlReader, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger=nvml_module.__name__)
+    monkeypatch.delattr(pynvml, "nvmlDeviceGetEccMode")
+    for _ in range(3):
+        assert reader.read().gpus[0].ecc is None
+    assert reader.read().errors == {"function_not_found": 1}
+    assert [record.getMessage() for record in caplog.records] == [
+        "NVML function nvmlDeviceGetEccMode cannot be used here (function_not_found)"
+    ]
+
+
+def test_an_outage_is_logged_once_and_its_end_too(
+    nvml: simulated.SimulatedNvml, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger=nvml_module.__name__)
+    now = 0.0
+    reader = NvmlReader(process_names=True, clock=lambda: now)
+    working = nvml.scene
+    codes = {"nvmlInitWithFlags": pynvml.NVML_ERROR_DRIVER_NOT_LOADED}
+    nvml.scene = replace(working, errors=codes)
+    for _ in range(20):
+        assert not reader.read().up
+        now += 10.0
+    nvml.scene = working
+    now += 60.0
+    assert reader.read().up
+    reader.close()
+    assert [record.getMessage() for record in caplog.records] == [
+        "NVML: nvmlInit failed: driver_not_loaded",
+        "NVML opened again after: driver_not_loaded",
+    ]
+
+
+def test_no_names_where_pids_mean_something_else(nvml: simulated.SimulatedNvml) -> None:
+    reader = NvmlReader(process_names=False)
+    processes = reader.read().gpus[0].processes
+    reader.close()
+    assert processes is not None
+    assert [process.name for process in processes] == [None] * 6
+    assert processes[0].used_memory_bytes == 35344 * 1024**2
+
+
+def test_the_pid_namespace_decides_when_nothing_is_set(
+    nvml: simulated.SimulatedNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.readlink", lambda path: "pid:[4026532589]")
+    assert not in_host_pid_namespace()
+    reader = NvmlReader()
+    processes = reader.read().gpus[0].processes or ()
+    reader.close()
+    assert {process.name for process in processes} == {None}
+    monkeypatch.setattr("os.readlink", lambda path: "pid:[4026531836]")
+    assert in_host_pid_namespace()
+
+
+def test_mps_and_graphics_processes_are_listed_once_each(
+    nvml: simulated.SimulatedNvml, reader: NvmlReader
+) -> None:
+    gpu = simulated.SimulatedGpu(
+        processes=(
+            simulated.SimulatedProcess(1, "Xorg", 10, kind="graphics"),
+            simulated.SimulatedProcess(2, "VLLM::EngineCore", 20, kind="mps"),
+            simulated.SimulatedProcess(2, "VLLM::EngineCore", 20, kind="graphics"),
+        )
+    )
+    nvml.scene = simulated.Scene(gpus=(gpu,))
+    processes = reader.read().gpus[0].processes or ()
+    assert [(process.pid, process.kind) for process in processes] == [
+        (2, "mps"),
+        (1, "graphics"),
+    ]
+
+
+def test_idle_is_not_throttling(nvml: simulated.SimulatedNvml, reader: NvmlReader) -> None:
+    nvml.scene = simulated.Scene(gpus=(simulated.SimulatedGpu(clock_reasons=0x1),))
+    assert reader.read().gpus[0].throttle_reasons == frozenset()
+    nvml.scene = simulated.Scene(gpus=(simulated.SimulatedGpu(clock_reasons=0x1FF),))
+    assert reader.read().gpus[0].throttle_reasons == frozenset(THROTTLE_REASONS.values())
+    assert not any("idle" in reason for reason in THROTTLE_REASONS.values())
+
+
+def test_closing_twice_and_reading_again_is_harmless(reader: NvmlReader) -> None:
+    reader.close()
+    assert reader.read().up
+    reader.close()
+    reader.close()
+    assert reader.read().up
+
+
+def test_snapshots_and_readings_cannot_be_changed(reader: NvmlReader) -> None:
+    snapshot = reader.read()
+    with pytest.raises(AttributeError):
+        snapshot.gpus[0].power_watts = 1.0  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        snapshot.errors["x"] = 1  # type: ignore[index]
+    assert snapshot.age(snapshot.at + 3.0) == 3.0

@@ -1,0 +1,177 @@
+"""The sampler's thread: never in anybody's way."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pynvml
+import pytest
+
+from proxy.gpu.contention import ContentionHistory, EngineOnGpu
+from proxy.gpu.nvml import NvmlReader
+from proxy.gpu.readings import Snapshot
+from proxy.gpu.sampler import GpuSampler
+from proxy.simulator import gpu as simulated
+
+
+@pytest.fixture
+def nvml() -> Iterator[simulated.SimulatedNvml]:
+    library = simulated.SimulatedNvml(simulated.founding_scene())
+    library.install()
+    yield library
+    library.uninstall()
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "did not happen in time"
+        time.sleep(0.005)
+
+
+def sampler_threads() -> int:
+    return sum(thread.name == "gpu-sampler" for thread in threading.enumerate())
+
+
+def test_it_samples_until_stopped(nvml: simulated.SimulatedNvml) -> None:
+    sampler = GpuSampler(NvmlReader(process_names=True), interval_seconds=0.01)
+    assert sampler.latest() is None
+    sampler.start()
+    sampler.start()
+    assert sampler_threads() == 1
+    wait_for(lambda: sampler.samples >= 3)
+    first = sampler.latest()
+    assert first is not None
+    assert first.up
+    assert [gpu.utilization_ratio for gpu in first.gpus] == [0.0, 0.47]
+    nvml.scene = simulated.active_neighbour_scene()
+    wait_for(lambda: (sampler.latest() or first).gpus[0].utilization_ratio == 0.41)
+    assert first.gpus[0].utilization_ratio == 0.0, "a snapshot stays what it was"
+    assert sampler.stop()
+    assert sampler_threads() == 0
+    assert sampler.failures == 0
+
+
+def test_stopping_before_the_start_and_twice(nvml: simulated.SimulatedNvml) -> None:
+    assert GpuSampler(NvmlReader()).stop()
+    sampler = GpuSampler(NvmlReader())
+    sampler.start()
+    assert sampler.stop()
+    assert sampler.stop()
+
+
+def test_a_gpu_is_lost_and_comes_back_while_sampling(nvml: simulated.SimulatedNvml) -> None:
+    working = nvml.scene
+    # Ten times faster than real time, so that pauses are short.
+    reader = NvmlReader(process_names=True, clock=lambda: time.monotonic() * 10)
+    sampler = GpuSampler(reader, interval_seconds=0.01)
+    sampler.start()
+
+    def shows(up: bool, first_lost: bool | None) -> bool:
+        snapshot = sampler.latest()
+        if snapshot is None or snapshot.up != up:
+            return False
+        return first_lost is None or snapshot.gpus[0].lost == first_lost
+
+    wait_for(lambda: shows(True, False))
+    nvml.scene = simulated.lost_gpu_scene()
+    wait_for(lambda: shows(True, True))
+    nvml.scene = working
+    wait_for(lambda: shows(True, False))
+    driver_gone = dict.fromkeys(simulated._ANSWERS, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+    nvml.scene = replace(working, errors=driver_gone)
+    wait_for(lambda: shows(False, None))
+    nvml.scene = working
+    wait_for(lambda: shows(True, False))
+    assert sampler.stop()
+    latest = sampler.latest()
+    assert latest is not None
+    assert latest.errors["gpu_is_lost"] >= 1
+    assert latest.errors["driver_not_loaded"] >= 1
+    assert sampler.failures == 0
+
+
+class HangingReader:
+    """Answers once, then hangs as a driver does, until it is let go."""
+
+    def __init__(self) -> None:
+        self.let_go = threading.Event()
+        self.hangs = threading.Event()
+        self.reads = 0
+
+    def read(self) -> Snapshot:
+        self.reads += 1
+        if self.reads > 1:
+            self.hangs.set()
+            self.let_go.wait(30)
+        return Snapshot(at=time.monotonic(), up=True)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_hanging_driver_blocks_nobody() -> None:
+    reader = HangingReader()
+    sampler = GpuSampler(reader, interval_seconds=0.001)
+    sampler.start()
+    assert reader.hangs.wait(10)
+    start = time.monotonic()
+    snapshot = sampler.latest()
+    assert snapshot is not None
+    assert snapshot.age(snapshot.at + 60) == 60
+    assert not sampler.stop(timeout_seconds=0.05)
+    assert time.monotonic() - start < 5
+    assert sampler.samples == 1
+    reader.let_go.set()
+    assert sampler.stop(timeout_seconds=10)
+
+
+class FailingReader:
+    def read(self) -> Snapshot:
+        raise RuntimeError("a fault in the reader")
+
+    def close(self) -> None:
+        raise ValueError("a fault in closing")
+
+
+def test_errors_of_the_reader_are_counted_and_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sampler = GpuSampler(FailingReader(), interval_seconds=0.001)
+    with caplog.at_level(logging.WARNING):
+        sampler.start()
+        wait_for(lambda: sampler.failures >= 5)
+        assert sampler.stop()
+    assert sampler.latest() is None
+    assert sampler.samples == 0
+    assert len(caplog.records) == 2, "once for reading, once for closing"
+
+
+def test_a_failing_listener_costs_no_snapshot(nvml: simulated.SimulatedNvml) -> None:
+    def fail(snapshot: Snapshot) -> None:
+        raise RuntimeError
+
+    sampler = GpuSampler(NvmlReader(), interval_seconds=0.001, on_snapshot=fail)
+    sampler.start()
+    wait_for(lambda: sampler.samples >= 3)
+    assert sampler.stop()
+    assert sampler.failures >= 3
+    assert sampler.latest() is not None
+
+
+def test_an_exchange_learns_what_it_met(nvml: simulated.SimulatedNvml) -> None:
+    """The wiring as the proxy does it."""
+    history = ContentionHistory(EngineOnGpu(), engine_busy=lambda at: False)
+    sampler = GpuSampler(
+        NvmlReader(process_names=True), interval_seconds=0.01, on_snapshot=history.add
+    )
+    start = time.monotonic()
+    sampler.start()
+    wait_for(lambda: history.met(start, time.monotonic()) == "idle_neighbours")
+    nvml.scene = simulated.active_neighbour_scene()
+    wait_for(lambda: history.met(start, time.monotonic()) == "active_neighbours")
+    (now,) = history.latest(time.monotonic())
+    assert now.state == "active_neighbours"
+    assert sampler.stop()

@@ -196,16 +196,17 @@ class Engine:
         if tools:
             return
         mean = self.profile.natural_tokens
-        length = job.faults.tokens or chance.randint(max(1, mean // 2), max(1, mean * 3 // 2))
-        held = ""
+        length = job.faults.tokens
+        if length is None:
+            length = chance.randint(max(1, mean // 2), max(1, mean * 3 // 2))
         endless = bool(job.body.get("ignore_eos"))
-        prose = tokens.prose(chance, korean)
+        held = ""
         number = 0
         while endless or number < length:
             number += 1
             text = held + next(prose)
             held = ""
-            if job.faults.empty_deltas and number % 2:
+            if job.faults.empty_deltas and number % 2 and number != length:
                 held, text = text, ""
             yield Piece(text)
 

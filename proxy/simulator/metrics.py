@@ -10,7 +10,6 @@ from proxy.simulator.scheduler import Scheduler, Sequence
 
 CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 
-_TOKEN_COUNTS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000)
 _ITERATION = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
 _TTFT = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40,
@@ -23,6 +22,12 @@ _REQUEST_TIME = (
     0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680,
 )  # fmt: skip
 _FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
+
+
+def _one_two_five(limit: int) -> tuple[float, ...]:
+    """1, 2, 5, 10, 20, 50 ... as far as `limit`."""
+    values = (m * 10**e for e in range(len(str(limit))) for m in (1, 2, 5))
+    return tuple(value for value in values if value <= limit)
 
 
 class EngineMetrics:
@@ -67,11 +72,12 @@ class EngineMetrics:
             reason: success.labels(**self._values, finished_reason=reason)
             for reason in _FINISH_REASONS
         }
+        token_counts = _one_two_five(profile.max_model_len)
         self._request_prompt = self._histogram(
-            "request_prompt_tokens", "Prefill tokens of a request.", _TOKEN_COUNTS
+            "request_prompt_tokens", "Prefill tokens of a request.", token_counts
         )
         self._request_generation = self._histogram(
-            "request_generation_tokens", "Generation tokens of a request.", _TOKEN_COUNTS
+            "request_generation_tokens", "Generation tokens of a request.", token_counts
         )
         self._iteration = self._histogram(
             "iteration_tokens_total", "Tokens per engine step.", _ITERATION
@@ -80,7 +86,7 @@ class EngineMetrics:
             "request_params_n", "The request parameter n.", (1, 2, 5, 10, 20)
         )
         self._params_max_tokens = self._histogram(
-            "request_params_max_tokens", "The request parameter max_tokens.", _TOKEN_COUNTS
+            "request_params_max_tokens", "The request parameter max_tokens.", token_counts
         )
         self._ttft = self._histogram("time_to_first_token_seconds", "Time to first token.", _TTFT)
         self._inter_token = self._histogram(

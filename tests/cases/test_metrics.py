@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -313,7 +314,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Process]]:
                 reader.start()
                 readers.append(reader)
                 process = Process(popen, int(found.group(1)))
-                wait_until(lambda: ready(process.port), 20, "ready")
+                wait_until(partial(ready, process.port), 20, "ready")
                 return process
         raise AssertionError("".join(lines))
 

@@ -34,7 +34,11 @@ class Gaps:
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all gaps."""
+        self.counts = [0] * (len(self.bounds) + 1)
         self.total = 0.0
 
     def add(self, gap: float) -> None:
@@ -142,8 +146,8 @@ class Exchange:
         except UndecodableError:
             self._give_up("encoding")
             return
-        if self._events is not None:
-            self._stream(at, data)
+        if self._events is not None and self.reader is not None:
+            self._stream(at, data, self._events, self.reader)
         elif self._body is not None:
             self._body += data
             if len(self._body) > self._body_limit:
@@ -153,11 +157,9 @@ class Exchange:
         """Time that a chunk spent inside the proxy."""
         self._in_proxy += seconds
 
-    def _stream(self, at: float, data: bytes) -> None:
-        reader = self.reader
-        assert self._events is not None and reader is not None  # noqa: S101
+    def _stream(self, at: float, data: bytes, events: EventReader, reader: AnswerReader) -> None:
         arrived = False
-        for name, content in self._events.feed(data):
+        for name, content in events.feed(data):
             marks = reader.event(name, content)
             if not marks:
                 continue
@@ -241,13 +243,15 @@ class Exchange:
 
     def _completion_tokens(self) -> tuple[int | None, TokenSource | None]:
         reader = self.reader
-        if reader is None or reader.error and not self.token_events:
+        if reader is None or (reader.error and not self.token_events):
             return None, None
         counted = reader.usage.completion
         if counted is not None:
             return counted, "usage"
-        if self.stream and "event_size" not in self._unread and (
-            self.token_events or reader.finished
+        if (
+            self.stream
+            and "event_size" not in self._unread
+            and (self.token_events or reader.finished)
         ):
             return self.token_events, "events"
         return None, None
@@ -311,7 +315,9 @@ class Exchange:
         if self._sequences() > 1 and tokens != reader.token_events:
             own = None  # events are not tokens here, so one choice's share is not known
         if own is None:
-            every = len(reader.finish_reasons) == list(reader.finish_reasons.values()).count("length")
+            every = len(reader.finish_reasons) == list(reader.finish_reasons.values()).count(
+                "length"
+            )
             limit = self.asked.max_tokens
             if every and limit is not None and tokens == limit * self._sequences():
                 return "request"

@@ -24,7 +24,11 @@ def _dropped(headers: Iterable[Header]) -> frozenset[bytes]:
 
 
 def to_engine(
-    headers: Sequence[Header], *, host: bytes | None, chunked: bool, body_length: int | None,
+    headers: Sequence[Header],
+    *,
+    host: bytes | None,
+    chunked: bool,
+    body_length: int | None,
     identity: bool,
 ) -> list[Header]:
     """Headers of a request on their way up: order, duplicates and values as they came.

@@ -116,7 +116,9 @@ class Observation:
             return 0
         return self._observer.observed_body_bytes
 
-    def request_received(self, at: float, body: bytes | None, encoding: bytes | None) -> bytes | None:
+    def request_received(
+        self, at: float, body: bytes | None, encoding: bytes | None
+    ) -> bytes | None:
         """The request is here completely. Returns the body to send instead, None for the same."""
         exchange = self._exchange
         if exchange is None:

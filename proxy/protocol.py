@@ -113,10 +113,9 @@ class Cycle(RequestResponseCycle):
 class ProxyProtocol(HttpToolsProtocol):
     """One client connection."""
 
-    max_header_bytes = 65536
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.max_header_bytes = self.config.h11_max_incomplete_event_size or 65536
         self._head_bytes: int | None = None  # of an unfinished head, None outside of one
         self._deaf = False
 

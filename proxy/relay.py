@@ -6,7 +6,7 @@ Knows neither JSON nor Prometheus: what the bytes mean is for the `Observation` 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from time import monotonic
 from typing import Any, Protocol
 
@@ -53,15 +53,19 @@ class _Refused(Exception):  # noqa: N818 - carries the answer
 class _Departure:
     """Watches for the client to leave and then interrupts whatever the exchange waits for.
 
-    Runs from the moment when the request is here, because only then nobody else reads from the
-    client.
+    Starts when nobody else reads from the client any more: when the request is here, or when the
+    engine has answered without wanting the rest of it.
     """
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._task = asyncio.current_task()
-        self._watcher = asyncio.get_running_loop().create_task(self._watch())
+        self._watcher: asyncio.Task[None] | None = None
         self.happened = False
+
+    def watch(self) -> None:
+        if self._watcher is None and self._task is not None:
+            self._watcher = asyncio.get_running_loop().create_task(self._watch())
 
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
@@ -72,28 +76,32 @@ class _Departure:
 
     def stop(self) -> None:
         self._task = None
-        self._watcher.cancel()
+        if self._watcher is not None:
+            self._watcher.cancel()
 
 
 class _Upload(httpx2.AsyncByteStream):
-    """A request body on its way up, as the client sends it.
+    """A request body on its way up, as the client sends it; `completed` is called at its end.
 
-    `taken` says that bytes have gone which cannot be sent again; `complete` that all have come.
+    `taken` says that bytes have gone which cannot be sent again.
     """
 
-    def __init__(self, received: bytes, receive: Receive, limit: int | None) -> None:
+    def __init__(
+        self, received: bytes, receive: Receive, limit: int | None, completed: Callable[[], None]
+    ) -> None:
         self._received = received
         self._receive = receive
         self._limit = limit
         self._total = len(received)
+        self._completed = completed
         self.taken = False
-        self.complete = False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         self.taken = True
         if self._received:
             yield self._received
-        while not self.complete:
+        more = True
+        while more:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise _ClientLeft
@@ -101,7 +109,9 @@ class _Upload(httpx2.AsyncByteStream):
             self._total += len(piece)
             if self._limit is not None and self._total > self._limit:
                 raise _BodyTooLarge
-            self.complete = not message.get("more_body", False)
+            more = message.get("more_body", False)
+            if not more:
+                self._completed()
             if piece:
                 yield piece
 
@@ -143,27 +153,33 @@ class Relay:
         if limit is not None and length > limit:
             raise _Refused(errors.body_too_large(limit))
 
+        departure = _Departure(receive)
         body: bytes | None = b""
         upload: _Upload | None = None
         if chunked or length:
-            body, upload = await self._collect(receive, observation.body_wanted, length)
+            body, pieces = await self._collect(receive, observation.body_wanted, length)
+            if body is None:
+
+                def completed() -> None:
+                    observation.request_received(monotonic(), None, None)
+                    departure.watch()
+
+                upload = _Upload(pieces, receive, limit, completed)
         changed = None
-        if upload is None:
+        if body is not None:
             encoding = first(headers, b"content-encoding")
             changed = observation.request_received(monotonic(), body, encoding)
-
-        departure = _Departure(receive) if upload is None else None
+            departure.watch()
         try:
             return await self._exchange(
-                scope, receive, send, observation, body or b"", changed, upload, chunked
+                scope, send, observation, departure, body or b"", changed, upload, chunked
             )
         except asyncio.CancelledError:
-            if departure is not None and departure.happened:
+            if departure.happened:
                 raise _ClientLeft from None
             raise
         finally:
-            if departure is not None:
-                departure.stop()
+            departure.stop()
 
     def _admit(self, scope: Any) -> None:
         """Refuse what must not go on."""
@@ -180,8 +196,11 @@ class Relay:
 
     async def _collect(
         self, receive: Receive, wanted: int, length: int
-    ) -> tuple[bytes | None, _Upload | None]:
-        """Read the body up to `wanted` bytes; what is longer goes on as it comes."""
+    ) -> tuple[bytes | None, bytes]:
+        """Read the body up to `wanted` bytes.
+
+        Returns the whole body, or None and the part of it that has been read.
+        """
         limit = self._settings.max_body_bytes
         pieces: list[bytes] = []
         size = 0
@@ -195,13 +214,13 @@ class Relay:
                 if limit is not None and size > limit:
                     raise _Refused(errors.body_too_large(limit))
                 if not message.get("more_body", False):
-                    return b"".join(pieces), None
+                    return b"".join(pieces), b""
                 if size > wanted:
                     break
-        return None, _Upload(b"".join(pieces), receive, limit)
+        return None, b"".join(pieces)
 
     async def _exchange(
-        self, scope: Any, receive: Receive, send: Send, observation: Observation, body: bytes,
+        self, scope: Any, send: Send, observation: Observation, departure: _Departure, body: bytes,
         changed: bytes | None, upload: _Upload | None, chunked: bool,
     ) -> Outcome:  # fmt: skip
         response = await self._ask(scope, observation, body, changed, upload, chunked)
@@ -213,24 +232,13 @@ class Relay:
                 observation.retried()
                 prefix = b""
                 response = await self._ask(scope, observation, body, None, None, chunked)
-        departure = None
+        if response.status_code >= 400:
+            departure.watch()  # an engine that refuses no longer reads the body
         stream = _stream_of(response)
         try:
-            if upload is not None:
-                # Whoever answers before the body is here no longer reads it; somebody has to
-                # notice when the client leaves.
-                observation.request_received(monotonic(), None, None)
-                if upload.complete or response.status_code >= 400:
-                    departure = _Departure(receive)
             observation.request_sent(stream.sent_at)
             return await self._pass_on(response, stream, prefix, send, observation)
-        except asyncio.CancelledError:
-            if departure is not None and departure.happened:
-                raise _ClientLeft from None
-            raise
         finally:
-            if departure is not None:
-                departure.stop()
             await stream.aclose()
 
     async def _ask(

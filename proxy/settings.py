@@ -7,6 +7,7 @@ with its name, the place where it was written and what would be accepted.
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -29,6 +30,9 @@ ENVIRONMENT_PREFIX = "TOKGAUGE_"
 
 # A Kubernetes Service named "tokgauge" makes the kubelet inject TOKGAUGE_PORT=tcp://10.0.0.7:8080
 # and its relatives into every pod of the namespace. They are not settings.
+CONFIG_VARIABLE = "TOKGAUGE_CONFIG"
+"""Names the settings file; it is read by the commands and is no setting itself."""
+
 _SERVICE_LINK = re.compile(r"TOKGAUGE_(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP)(_\w+)?)")
 
 DURATION_BUCKETS = (
@@ -62,7 +66,7 @@ def _from_commas(value: object) -> object:
 
 
 def _rising(value: tuple[float, ...]) -> tuple[float, ...]:
-    if not value or any(b <= a for a, b in zip(value, value[1:], strict=False)):
+    if not value or any(b <= a for a, b in itertools.pairwise(value)):
         raise ValueError("accepted: one or more numbers, each larger than the one before")
     return value
 
@@ -137,9 +141,7 @@ class Settings(BaseModel):
         60.0, description="Seconds that running answers may take to finish after that."
     )
 
-    max_header_bytes: int = Field(
-        65536, ge=1024, description="Largest request head, then 431."
-    )
+    max_header_bytes: int = Field(65536, ge=1024, description="Largest request head, then 431.")
     max_body_bytes: int | None = Field(
         None, ge=1, description="Largest request body, then 413. Default: no limit."
     )
@@ -260,7 +262,9 @@ def _read_toml(path: Path) -> dict[str, Any]:
 def _read_environment(environment: Mapping[str, str]) -> dict[str, str]:
     values = {}
     for variable, value in environment.items():
-        if not variable.startswith(ENVIRONMENT_PREFIX) or _SERVICE_LINK.fullmatch(variable):
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable == CONFIG_VARIABLE:
+            continue
+        if _SERVICE_LINK.fullmatch(variable):
             continue
         if variable == "TOKGAUGE_PORT" and value.startswith(("tcp://", "udp://")):
             continue

@@ -40,7 +40,7 @@ _SUFFIXES = (
     ("/metrics", "metrics"),
 )
 
-ROUTES = tuple(dict.fromkeys(name for _, name in _SUFFIXES)) + ("other",)
+ROUTES = (*tuple(dict.fromkeys(name for _, name in _SUFFIXES)), "other")
 """Every value that the label `route` can take."""
 
 

@@ -31,8 +31,18 @@ class EventReader:
     whoever counts tokens then knows that one count is missing.
     """
 
-    __slots__ = ("_data", "_at_start", "_kept", "_line", "_name", "_scan", "_skip_lf", "_skipping",
-                 "limit", "overflows")  # fmt: skip
+    __slots__ = (
+        "_at_start",
+        "_data",
+        "_kept",
+        "_line",
+        "_name",
+        "_scan",
+        "_skip_lf",
+        "_skipping",
+        "limit",
+        "overflows",
+    )  # fmt: skip
 
     def __init__(self, limit: int = EVENT_LIMIT) -> None:
         self.limit = limit

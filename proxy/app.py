@@ -1,0 +1,92 @@
+"""Puts the parts together: the ASGI application, its own pages, and what runs beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+from proxy.engine import EngineFacts
+from proxy.exchange import Exchange
+from proxy.live import LiveMeter
+from proxy.measurement import Measurement
+from proxy.metrics import Metrics
+from proxy.observation import Observer
+from proxy.pages import Readiness, is_own, own_pages
+from proxy.relay import Receive, Relay, Send
+from proxy.request_log import RequestLog
+from proxy.settings import Settings
+from proxy.upstream import Upstream
+
+# A scrape renders in a thread; with the default of 5 ms it could hold an event up for as long.
+_SWITCH_INTERVAL = 0.0005
+
+
+class App:
+    """The ASGI application of one process.
+
+    admin_port: requests that come in there see only the proxy's own pages.
+    shared: the directory that worker processes share, None for one process.
+    """
+
+    def __init__(
+        self, settings: Settings, *, admin_port: int | None = None, shared: Path | None = None
+    ) -> None:
+        self._settings = settings
+        self._admin_port = admin_port
+        self._facts = EngineFacts(settings.engine.models)
+        self._metrics = Metrics(settings.duration_buckets, shared)
+        self._observer = Observer(
+            settings, self._facts, self._record,
+            lambda where: self._metrics.observer_errors.labels(where).inc(),
+        )  # fmt: skip
+        self._meter = LiveMeter(self._observer.live, self._metrics, self._facts, settings)
+        self._log: RequestLog | None = None
+        self._relay: Relay | None = None
+        self.readiness = Readiness(self._facts, shared)
+        self._pages = own_pages(self._metrics.registry, self._meter.tick, self.readiness)
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            on_admin_port = scope["server"] and scope["server"][1] == self._admin_port
+            if self._relay is None or on_admin_port or is_own(scope["raw_path"]):
+                await self._pages(scope, receive, send)
+            else:
+                await self._relay(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._live(receive, send)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """ASGI lifespan: what runs beside the requests starts and ends with the server."""
+        await receive()
+        try:
+            if self._settings.request_log is not None:
+                self._log = RequestLog(self._settings.request_log)
+            upstream = Upstream(self._settings, self._facts)
+        except OSError as error:
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            return
+        sys.setswitchinterval(_SWITCH_INTERVAL)
+        await upstream.first_poll()
+        self._relay = Relay(upstream, self._observer, self._settings)
+        async with asyncio.TaskGroup() as beside:
+            tasks = [
+                beside.create_task(upstream.poll_forever()),
+                beside.create_task(self._meter.run()),
+            ]
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            for task in tasks:
+                task.cancel()
+        await upstream.transport.aclose()
+        if self._log is not None:
+            await asyncio.to_thread(self._log.close)
+        await send({"type": "lifespan.shutdown.complete"})
+
+    def _record(self, exchange: Exchange, done: Measurement) -> None:
+        model = self._facts.label(done.model)
+        self._metrics.record(done, model)
+        self._meter.finished(exchange, done, model)
+        if self._log is not None:
+            self._log.write(done, model)

@@ -1,0 +1,136 @@
+"""The running exchanges, once a second: counters that move while streams run, and rates."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from time import monotonic
+
+from proxy.engine import EngineFacts
+from proxy.exchange import Exchange
+from proxy.measurement import Measurement
+from proxy.metrics import Metrics
+from proxy.settings import Settings
+
+TICK = 1.0
+"""Seconds between two looks at the running exchanges."""
+
+_EVENTS_REMEMBERED = 10_000
+
+
+class TokensPerEvent:
+    """How many tokens an event of a model carries, from finished answers with usage."""
+
+    def __init__(self) -> None:
+        self._tokens = 0.0
+        self._events = 0.0
+
+    def learn(self, tokens: int, events: int) -> None:
+        """Take a finished answer; older answers fade as newer ones come."""
+        if self._events > _EVENTS_REMEMBERED:
+            self._tokens /= 2
+            self._events /= 2
+        self._tokens += tokens
+        self._events += events
+
+    @property
+    def value(self) -> float:
+        """Tokens per event; 1 before any answer has told."""
+        return self._tokens / self._events if self._events else 1.0
+
+
+class RateWindow:
+    """Tokens per second over the last `length` seconds, kept in slots of one second."""
+
+    def __init__(self, length: float, now: float) -> None:
+        self._length = length
+        self._since = now
+        self._slots: dict[int, float] = {}
+
+    def add(self, start: float, end: float, tokens: float) -> None:
+        """Spread `tokens` evenly over `start`…`end` (monotonic seconds)."""
+        first, last = int(max(start, end - self._length - 1)), int(end)
+        span = end - start
+        if first == last or span <= 0:
+            self._slots[last] = self._slots.get(last, 0.0) + tokens
+            return
+        for slot in range(first, last + 1):
+            share = (min(end, slot + 1) - max(start, slot)) / span
+            self._slots[slot] = self._slots.get(slot, 0.0) + tokens * max(share, 0.0)
+
+    def rate(self, now: float) -> float:
+        """Tokens per second up to `now`."""
+        oldest = int(now - self._length)
+        for slot in [slot for slot in self._slots if slot < oldest]:
+            del self._slots[slot]
+        elapsed = min(self._length, max(now - self._since, TICK))
+        return sum(self._slots.values()) / elapsed
+
+
+class LiveMeter:
+    """Moves what running exchanges have counted into the metrics."""
+
+    def __init__(
+        self, live: Collection[Exchange], metrics: Metrics, facts: EngineFacts, settings: Settings
+    ) -> None:
+        self._live = live
+        self._metrics = metrics
+        self._facts = facts
+        self._settings = settings
+        self._windows: dict[str, RateWindow] = {}
+        self._per_event: dict[str, TokensPerEvent] = {}
+        self._last = monotonic()
+
+    async def run(self) -> None:
+        """Tick for ever."""
+        while True:
+            await asyncio.sleep(TICK)
+            self.tick()
+
+    def tick(self) -> None:
+        """Bring counters and gauges up to now; also done just before a scrape."""
+        now = monotonic()
+        in_flight = dict.fromkeys(self._windows, 0)
+        stalled = 0
+        for exchange in self._live:
+            model = self._facts.label(exchange.model)
+            in_flight[model] = in_flight.get(model, 0) + 1
+            stalled += exchange.is_stalled(now, self._settings.stall_after)
+            self._collect(exchange, model, now)
+        for model, count in in_flight.items():
+            self._metrics.set_live(
+                model, in_flight=count, output_rate=self._window(model).rate(now)
+            )
+        self._metrics.streams_stalled.set(stalled)
+        if self._facts.up is not None:
+            self._metrics.upstream_up.labels(self._settings.engine.upstream).set(self._facts.up)
+        self._last = now
+
+    def finished(self, exchange: Exchange, done: Measurement, model: str) -> None:
+        """Take the rest of an exchange that has ended."""
+        now = monotonic()
+        self._collect(exchange, model, now)
+        if done.token_source != "usage" or done.completion_tokens is None:
+            return
+        if done.token_events:
+            per_event = self._per_event.setdefault(model, TokensPerEvent())
+            per_event.learn(done.completion_tokens, done.token_events)
+        elif done.completion_tokens:
+            self._window(model).add(now - done.duration, now, done.completion_tokens)
+
+    def _collect(self, exchange: Exchange, model: str, now: float) -> None:
+        new = exchange.token_events - exchange.reported_events
+        if not new:
+            return
+        exchange.reported_events += new
+        self._metrics.add_token_events(model, new)
+        self._metrics.add_gaps(model, exchange.gaps)
+        per_event = self._per_event.get(model)
+        tokens = new * (per_event.value if per_event else 1.0)
+        self._window(model).add(max(self._last, now - TICK), now, tokens)
+
+    def _window(self, model: str) -> RateWindow:
+        window = self._windows.get(model)
+        if window is None:
+            window = self._windows[model] = RateWindow(self._settings.rate_window, monotonic())
+        return window

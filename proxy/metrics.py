@@ -1,0 +1,267 @@
+"""The one list of metrics: every name, label and formula; `Measurement` → Prometheus.
+
+Computes nothing: what is not in a `Measurement` or a live figure gets no sample.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+)
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from proxy import __version__
+from proxy.exchange import Gaps
+from proxy.measurement import Measurement
+
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+RATE_BUCKETS = (1, 2, 5, 10, 15, 20, 25, 30, 40, 50, 60, 80, 100, 150, 200, 300, 500, 1000)
+"""Upper bounds of `decode_tokens_per_second`, tokens per second of one sequence."""
+
+OVERHEAD_BUCKETS = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0,
+)  # fmt: skip
+
+
+class Metrics:
+    """All metrics of the proxy, in one registry.
+
+    duration_buckets: upper bounds of the histograms of time, in seconds. multiprocess_dir: the
+    directory that worker processes share (prometheus_client's multiprocess mode), None for one
+    process.
+    """
+
+    def __init__(
+        self, duration_buckets: Sequence[float], multiprocess_dir: Path | None = None
+    ) -> None:
+        self.registry = CollectorRegistry()
+        if multiprocess_dir is not None:
+            MultiProcessCollector(self.registry, str(multiprocess_dir))  # type: ignore[no-untyped-call]
+        # In multiprocess mode values live in files, and the collector above reads them.
+        own = None if multiprocess_dir is not None else self.registry
+        self._children: dict[tuple[Any, ...], Any] = {}
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"tokgauge_{name}", text, labels, registry=own)
+
+        def gauge(name: str, text: str, *labels: str, mode: Any = "livesum") -> Gauge:
+            return Gauge(f"tokgauge_{name}", text, labels, registry=own, multiprocess_mode=mode)
+
+        def histogram(
+            name: str, text: str, *labels: str, buckets: Sequence[float] = duration_buckets
+        ) -> Histogram:
+            return Histogram(f"tokgauge_{name}", text, labels, registry=own, buckets=buckets)
+
+        self.requests = counter(
+            "requests_total",
+            "Exchanges that ended. outcome: ok; client_closed; upstream_error (status >= 400); "
+            "stream_error (error event in a 200); upstream_incomplete (cut before its end); "
+            "upstream_stalled (silent for stream_idle_timeout); upstream_unreachable; timeout; "
+            "rejected (by the proxy's limits); proxy_shutdown (cut at the drain limit).",
+            "model", "route", "stream", "outcome", "code",
+        )  # fmt: skip
+        self.requests_in_flight = gauge(
+            "requests_in_flight",
+            "Exchanges begun and not ended.",
+            "model",
+        )
+        self.streams_stalled = gauge(
+            "streams_stalled",
+            "Streams in flight that gave a first token and then no byte for stall_after seconds.",
+        )
+        self.finish_reasons = counter(
+            "finish_reasons_total",
+            "Choices that ended, by the finish_reason that the engine gave "
+            "(Anthropic's stop reasons under OpenAI's names).",
+            "model", "reason",
+        )  # fmt: skip
+        self.truncations = counter(
+            "truncations_total",
+            "Choices with finish_reason=length, by what cut them: request (tokens reached the "
+            "request's limit), context (prompt + completion reached the model's length), unknown.",
+            "model", "limit",
+        )  # fmt: skip
+        self.prompt_tokens = counter(
+            "prompt_tokens_total", "Prompt tokens, from the engine's usage.", "model"
+        )
+        self.cached_prompt_tokens = counter(
+            "cached_prompt_tokens_total",
+            "Prompt tokens that came from the prefix cache, from the engine's usage.",
+            "model",
+        )
+        self.completion_tokens = counter(
+            "completion_tokens_total",
+            "Completion tokens of ended exchanges. source=usage: the engine's count (the last one "
+            "seen); source=events: token events counted where the engine gave no usage.",
+            "model", "source",
+        )  # fmt: skip
+        self.reasoning_tokens = counter(
+            "reasoning_tokens_total",
+            "Completion tokens that were reasoning, from the engine's usage.",
+            "model",
+        )
+        self.token_events = counter(
+            "token_events_total",
+            "Stream events that carried a token, counted while they run (updated every second).",
+            "model",
+        )
+        self.request_duration = histogram(
+            "request_duration_seconds",
+            "Request fully received -> end of the answer.",
+            "model", "route", "stream",
+        )  # fmt: skip
+        self.time_to_first_token = histogram(
+            "time_to_first_token_seconds",
+            "Request fully received -> first event that carries a token, reasoning included; "
+            "streamed answers only.",
+            "model",
+        )
+        self.time_to_first_output = histogram(
+            "time_to_first_output_seconds",
+            "Request fully received -> first event with a token that is not reasoning; "
+            "streamed answers only.",
+            "model",
+        )
+        self.inter_chunk_latency = histogram(
+            "inter_chunk_latency_seconds",
+            "Gap between the arrivals of consecutive token events of one stream.",
+            "model",
+        )
+        self.time_per_output_token = histogram(
+            "time_per_output_token_seconds",
+            "(last token event - first token event) / (completion tokens - tokens of the first "
+            "event), per sequence. Absent below 16 tokens or 8 separate arrivals. source: where "
+            "the token count comes from.",
+            "model", "source",
+        )  # fmt: skip
+        self.silent_wait = histogram(
+            "silent_wait_seconds",
+            "What a person waited without seeing anything: time to first token when streamed, "
+            "the whole duration when not.",
+            "model", "stream",
+        )  # fmt: skip
+        self.decode_rate = histogram(
+            "decode_tokens_per_second",
+            "1 / time_per_output_token_seconds: tokens per second of one sequence.",
+            "model", "source",
+            buckets=RATE_BUCKETS,
+        )  # fmt: skip
+        self.overhead = histogram(
+            "overhead_seconds",
+            "Time of one exchange spent inside the proxy: request fully received -> handed to the "
+            "engine's connection, plus, for each chunk, arrival -> handed to the client's "
+            "connection; waiting for a slow client does not count.",
+            buckets=OVERHEAD_BUCKETS,
+        )
+        self.output_rate = gauge(
+            "output_tokens_per_second",
+            "Tokens of all running answers per second over the last rate_window seconds: token "
+            "events x tokens per event of the model's finished answers (1 until one has told), "
+            "answers that were not streamed spread evenly over their duration.",
+            "model",
+        )
+        self.upstream_up = gauge(
+            "upstream_up",
+            "1 when the engine's last answer came, 0 when it could not be reached; "
+            "absent before the first try.",
+            "upstream",
+            mode="mostrecent",
+        )
+        self.retries = counter(
+            "upstream_retries_total",
+            "Requests sent once more: a reused connection had died before any response byte, or "
+            "the engine refused stream_options.",
+        )
+        self.observer_errors = counter(
+            "observer_errors_total",
+            "Failures of the measuring side, by place; the traffic was not affected.",
+            "where",
+        )
+        self.unread = counter(
+            "unread_answers_total",
+            "Answers that could not be read completely for measuring: encoding (unknown or "
+            "damaged), size (body too large), event_size (an event too large), json (invalid).",
+            "reason",
+        )
+        build = gauge(
+            "build_info", "Always 1; the proxy's version.", "version", "python", mode="max"
+        )
+        build.labels(__version__, platform.python_version()).set(1)
+
+    def record(self, done: Measurement, model: str) -> None:
+        """Count one ended exchange under the label `model`."""
+        stream = "true" if done.stream else "false"
+        code = str(done.status) if done.status is not None else ""
+        child = self._child
+        child(self.requests, model, done.route, stream, done.outcome, code).inc()
+        child(self.request_duration, model, done.route, stream).observe(done.duration)
+        for reason in done.finish_reasons:
+            child(self.finish_reasons, model, reason).inc()
+        for limit in done.truncations:
+            child(self.truncations, model, limit).inc()
+        for counter, tokens in (
+            (self.prompt_tokens, done.prompt_tokens),
+            (self.cached_prompt_tokens, done.cached_prompt_tokens),
+            (self.reasoning_tokens, done.reasoning_tokens),
+        ):
+            if tokens is not None:
+                child(counter, model).inc(tokens)
+        if done.completion_tokens is not None:
+            child(self.completion_tokens, model, done.token_source).inc(done.completion_tokens)
+        for histogram, seconds in (
+            (self.time_to_first_token, done.time_to_first_token),
+            (self.time_to_first_output, done.time_to_first_output),
+        ):
+            if seconds is not None:
+                child(histogram, model).observe(seconds)
+        if done.silent_wait is not None:
+            child(self.silent_wait, model, stream).observe(done.silent_wait)
+        if done.time_per_output_token is not None:
+            source = done.token_source
+            child(self.time_per_output_token, model, source).observe(done.time_per_output_token)
+            child(self.decode_rate, model, source).observe(done.decode_tokens_per_second)
+        if done.overhead is not None:
+            self.overhead.observe(done.overhead)
+        if done.retried:
+            self.retries.inc()
+        for why in done.unread:
+            child(self.unread, why).inc()
+
+    def add_gaps(self, model: str, gaps: Gaps) -> None:
+        """Move the gaps accumulated in `gaps` into the histogram and empty them.
+
+        One write per bucket instead of one lock per gap; prometheus_client has no public call for
+        that, so this reaches into its histogram. `gaps.bounds` are the histogram's bounds.
+        """
+        histogram = self._child(self.inter_chunk_latency, model)
+        for bucket, count in zip(histogram._buckets, gaps.counts, strict=True):
+            if count:
+                bucket.inc(count)
+        histogram._sum.inc(gaps.total)
+        gaps.clear()
+
+    def set_live(self, model: str, *, in_flight: int, output_rate: float) -> None:
+        """Figures of the moment of one model."""
+        self._child(self.requests_in_flight, model).set(in_flight)
+        self._child(self.output_rate, model).set(output_rate)
+
+    def add_token_events(self, model: str, events: int) -> None:
+        """Count token events of running streams."""
+        self._child(self.token_events, model).inc(events)
+
+    def _child(self, metric: Any, *labels: Any) -> Any:
+        key = (metric, *labels)
+        found = self._children.get(key)
+        if found is None:
+            found = self._children[key] = metric.labels(*labels)
+        return found

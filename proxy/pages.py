@@ -1,0 +1,74 @@
+"""The proxy's own pages under `/tokgauge/`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from proxy.engine import EngineFacts
+
+DRAINING = "draining"
+"""A file of this name in the workers' shared directory says that all of them are shutting down."""
+
+PREFIX = b"/tokgauge"
+
+
+@dataclass
+class Readiness:
+    """Whether new requests are welcome."""
+
+    facts: EngineFacts
+    shared: Path | None = None
+    draining: bool = False
+
+    def reason_against(self) -> str | None:
+        """Why not, None when they are."""
+        if self.draining or (self.shared is not None and (self.shared / DRAINING).exists()):
+            return "shutting down"
+        if self.facts.up is None:
+            return "the engine has not been reached yet"
+        return None if self.facts.up else "the engine cannot be reached"
+
+
+def is_own(path: bytes) -> bool:
+    """Whether a raw request path belongs to the proxy itself."""
+    return path == PREFIX or path.startswith(PREFIX + b"/")
+
+
+def own_pages(
+    registry: CollectorRegistry, refresh: Callable[[], None], readiness: Readiness
+) -> Starlette:
+    """The ASGI application of the pages; `refresh` brings live figures up to now."""
+
+    async def metrics(request: Request) -> Response:
+        refresh()
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        # In a thread: rendering thousands of series takes longer than an event may wait.
+        body = await asyncio.to_thread(encode, registry)
+        return Response(body, media_type=None, headers={"content-type": content_type})
+
+    async def healthz(request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def readyz(request: Request) -> Response:
+        reason = readiness.reason_against()
+        if reason is None:
+            return JSONResponse({"status": "ready"})
+        return JSONResponse({"status": "not ready", "reason": reason}, status_code=503)
+
+    return Starlette(
+        routes=[
+            Route("/tokgauge/metrics", metrics),
+            Route("/tokgauge/healthz", healthz),
+            Route("/tokgauge/readyz", readyz),
+        ]
+    )

@@ -15,8 +15,12 @@ from proxy.simulator.scheduler import Output
 _encode = msgspec.json.encode
 
 
-def render_prompt(messages: list[Any]) -> str:
+def render_prompt(messages: object) -> str:
     """The chat template: Qwen's, without a default system message."""
+    if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
+        found = f"'input': '<{type(messages).__name__}>'"
+        text = "Input should be a valid list"
+        raise errors.validation("list_type", "body.messages", text, found)
     if not messages:
         text = "Cannot apply chat template to an empty conversation. Provide at least one message."
         raise errors.ApiError(text)
@@ -42,10 +46,11 @@ async def handle(engine: Engine, job: Job) -> None:
         raise errors.missing("messages", body)
     engine.check_model(body)
     messages = body["messages"]
+    limit = body.get("max_completion_tokens")
     engine.start(
         job,
         [render_prompt(messages)],
-        requested_tokens=body.get("max_completion_tokens", body.get("max_tokens")),
+        requested_tokens=body.get("max_tokens") if limit is None else limit,
         choices=int(body.get("n") or 1),
         korean=wants_korean(messages),
         reasoning=(
@@ -78,19 +83,17 @@ def _called_tools(job: Job) -> list[dict[str, Any]]:
     return [functions[number % len(functions)] for number in range(count)] if functions else []
 
 
-def usage_details(engine: Engine, job: Job) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """prompt_tokens_details and completion_tokens_details."""
-    prompt = None
-    if engine.profile.prompt_tokens_details:
-        prompt = {"cached_tokens": job.cached_tokens, "created_cache_tokens": 0}
-    return prompt, None
-
-
 def whole_usage(engine: Engine, job: Job) -> dict[str, Any]:
     """`usage` of an answer that is not streamed."""
-    prompt, completion = usage_details(engine, job)
-    if prompt is not None:
-        prompt["multimodal_tokens"] = None
+    prompt = completion = None
+    if engine.profile.prompt_tokens_details:
+        prompt = {
+            "cached_tokens": job.cached_tokens,
+            "created_cache_tokens": 0,
+            "multimodal_tokens": None,
+        }
+    if job.reasoning:
+        completion = {"reasoning_tokens": job.reasoning_tokens}
     return {
         "prompt_tokens": job.prompt_tokens,
         "total_tokens": job.prompt_tokens + job.completion_tokens,
@@ -155,9 +158,13 @@ class _Stream:
         if not self._options.continuous:
             return ""
         prompt, made = self._job.prompt_tokens, sum(self._counts)
+        details = "null"
+        if self._job.reasoning:
+            thought = sum(min(self._job.reasoning, count) for count in self._counts)
+            details = f'{{"reasoning_tokens":{thought}}}'
         return (
             f',"usage":{{"prompt_tokens":{prompt},"total_tokens":{prompt + made},'
-            f'"completion_tokens":{made},"completion_tokens_details":null}}'
+            f'"completion_tokens":{made},"completion_tokens_details":{details}}}'
         )
 
     def _role_event(self, index: int) -> bytes:

@@ -33,6 +33,7 @@ class Job:
         self.prompt_ids: list[list[int]] = []
         self.tool_names: list[str] = []
         self.choices = 1
+        self.reasoning = 0
         self.generation: Generation
 
     @property
@@ -46,6 +47,11 @@ class Job:
     @property
     def completion_tokens(self) -> int:
         return sum(s.generated for s in self.generation.sequences)
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Each choice thinks first."""
+        return sum(min(self.reasoning, s.generated) for s in self.generation.sequences)
 
     @property
     def cached_tokens(self) -> int:
@@ -148,18 +154,20 @@ class Engine:
         job.prompts = prompts
         job.prompt_ids = [self.check_prompt(prompt) for prompt in prompts]
         job.choices = choices
+        job.reasoning = reasoning
         limits = [self.check_max_tokens(requested_tokens, len(ids)) for ids in job.prompt_ids]
         stop = job.body.get("stop") or job.body.get("stop_sequences") or ()
         stops = (stop,) if isinstance(stop, str) else tuple(map(str, stop))
-        tools = tools or []
-        job.tool_names = [tool["name"] for tool in tools]
+        job.tool_names = [tool["name"] for tool in tools or ()]
         sequences = []
         for number, (prompt, ids) in enumerate(zip(prompts, job.prompt_ids, strict=True)):
             for choice in range(choices):
                 index = number * choices + choice
                 salt = int(job.body.get("seed") or 0) + index
                 chance = random.Random(tokens.seed(prompt, salt))  # noqa: S311 - not for secrets
-                source = self._answer(job, chance, korean, reasoning, tools)
+                # Written here and not while a step runs: an odd schema fails this request only.
+                calls = [tokens.pieces(_arguments(tool, chance)) for tool in tools or ()]
+                source = self._answer(job, chance, korean, calls)
                 sequences.append(
                     Sequence(
                         index=index,
@@ -183,17 +191,16 @@ class Engine:
         job: Job,
         chance: random.Random,
         korean: bool,
-        reasoning: int,
-        tools: list[dict[str, Any]],
+        calls: list[list[str]],
     ) -> Iterator[Piece]:
         prose = tokens.prose(chance, korean)
-        for _ in range(reasoning):
+        for _ in range(job.reasoning):
             yield Piece(next(prose), "reasoning")
-        for call, tool in enumerate(tools):
+        for call, texts in enumerate(calls):
             yield Piece("", "tool", call)
-            for text in tokens.pieces(_arguments(tool, chance)):
+            for text in texts:
                 yield Piece(text, "tool", call)
-        if tools:
+        if calls:
             return
         mean = self.profile.natural_tokens
         length = job.faults.tokens

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class FaultError(ValueError):
@@ -19,15 +22,15 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     its body (cut), never comes (stall) or is a 500 (error).
     """
 
-    ttft: float | None = None
+    ttft: Annotated[float, msgspec.Meta(ge=0)] | None = None
     """Seconds (simulated) until the first token."""
-    cut_after: int | None = None
+    cut_after: _Count | None = None
     """Close the socket without the closing chunk."""
-    stall_after: int | None = None
+    stall_after: _Count | None = None
     """Send nothing more and keep the connection open."""
-    error_after: int | None = None
+    error_after: _Count | None = None
     """The error event of a killed engine, then [DONE]."""
-    status: int | None = None
+    status: Annotated[int, msgspec.Meta(ge=400, le=599)] | None = None
     """An error response with this status."""
     close: bool = False
     """Close the connection after the response without having announced it."""
@@ -37,13 +40,13 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     """200 and no event at all (or no body)."""
     empty_deltas: bool = False
     """Every second token has no text, as with a token that is part of a character."""
-    slow: float = 1.0
+    slow: Annotated[float, msgspec.Meta(ge=1)] = 1.0
     """This sequence gets its tokens so many times more slowly."""
-    tokens: int | None = None
+    tokens: _Count | None = None
     """Length of the answer before it stops by itself."""
-    reasoning: int | None = None
+    reasoning: _Count | None = None
     """Tokens of reasoning before the answer."""
-    tool_calls: int | None = None
+    tool_calls: _Count | None = None
     """Number of tool calls to answer with, when the request has tools."""
 
 

@@ -151,6 +151,9 @@ def test_reasoning_comes_before_the_answer(field: Any) -> None:
     assert all(extras[1:8])
     assert not any(extras[8:])
     assert (whole.choices[0].message.model_extra or {})[field] == thought
+    assert whole.usage is not None
+    assert whole.usage.completion_tokens_details is not None
+    assert whole.usage.completion_tokens_details.reasoning_tokens == 7
 
 
 def test_completions_with_several_prompts(client: openai.OpenAI) -> None:

@@ -28,7 +28,7 @@ def test_the_header_is_read_word_by_word() -> None:
         cut_after=5, ttft=0.25, no_done=True
     )
     assert faults.parse("slow") == faults.Faults(slow=4.0)
-    for wrong in ("explode", "cut-after=x", "ttft", "status"):
+    for wrong in ("explode", "cut-after=x", "cut-after=-1", "ttft", "status", "status=200"):
         with pytest.raises(faults.FaultError):
             faults.parse(wrong)
 

@@ -123,6 +123,21 @@ def test_the_request_id_becomes_part_of_the_id(recorded_twin: str) -> None:
     assert shape_of(ours) == shape_of(theirs)
 
 
+def test_a_connection_that_shall_close_is_announced(recorded_twin: str) -> None:
+    body = chat(max_tokens=2, stream=True, ignore_eos=True)
+    ours = exchange(recorded_twin, "POST", CHAT, body, headers={"connection": "close"})
+    assert shape_of(ours) == shape_of(recorded("vllm_ascii/conn_close_stream"))
+
+
+@pytest.mark.parametrize("messages", ["hello", ["hello"], 5])
+def test_messages_that_are_none_are_a_validation_error(
+    recorded_twin: str, messages: object
+) -> None:
+    raw = exchange(recorded_twin, "POST", CHAT, {"messages": messages})
+    assert raw.status == "HTTP/1.1 400 Bad Request"
+    assert json.loads(raw.body)["error"]["param"] == "body.messages"
+
+
 @pytest.mark.parametrize(
     ("name", "method", "path", "body"),
     [

@@ -96,6 +96,11 @@ class Connection(asyncio.Protocol):
     def transport(self, transport: asyncio.Transport) -> None:
         self._transport = transport
 
+    @property
+    def discarded(self) -> bool:
+        """Whether this connection is gone, or about to be."""
+        return self._discarded
+
     def usable(self) -> bool:
         """Whether an idle connection still looks alive, with a look into the kernel.
 

@@ -205,6 +205,10 @@ class EngineTransport(httpx2.AsyncBaseTransport):
                     connection.transport = cast(asyncio.Transport, secured)
             if self._closed:
                 raise transport_error(httpx2.ConnectError, "the transport was closed")
+            if connection.discarded:  # before this task could run again
+                raise transport_error(
+                    httpx2.ConnectError, f"{host}:{port} accepted the connection and closed it"
+                )
         except TimeoutError as error:
             connection.discard()
             raise transport_error(

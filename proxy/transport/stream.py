@@ -74,7 +74,12 @@ class EngineStream(httpx2.AsyncByteStream):
                 raise StopAsyncIteration
             if self._closed:
                 raise httpx2.StreamClosed
-            await self.wait()
+            # As in `wait`, but without a second coroutine for every event.
+            waiter = self._waiter = self._loop.create_future()
+            try:
+                await waiter
+            finally:
+                self._waiter = None
         self.arrived_at = self._body_at
         backlog = self._backlog
         if backlog:

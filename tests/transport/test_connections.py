@@ -146,6 +146,21 @@ def test_error_says_whether_a_retry_is_safe(
     run(main())
 
 
+@pytest.mark.parametrize("greeting", [b"", b"SSH-2.0-x\r\n"])
+def test_engine_that_does_not_wait_for_a_request(run: Any, greeting: bytes) -> None:
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(greeting)
+
+    async def main() -> None:
+        async with engine(handler) as here, transport() as to:
+            for _ in range(20):
+                with pytest.raises(httpx2.TransportError):
+                    await to.handle_async_request(here.request())
+            assert to.stats().active == to.stats().idle == 0
+
+    run(main())
+
+
 def test_unreachable(run: Any) -> None:
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:

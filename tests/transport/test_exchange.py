@@ -5,7 +5,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from itertools import pairwise
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 import httpx2
@@ -13,7 +13,7 @@ import pytest
 import trustme
 
 from proxy.transport import EngineTransport, Timeouts
-from tests.transport.support import answer, collect, engine, transport
+from tests.transport.support import Engine, answer, collect, engine, transport
 
 OK = b"HTTP/1.1 200 OK\r\n"
 EMPTY = OK + b"Content-Length: 0\r\n\r\n"
@@ -416,29 +416,29 @@ def test_early_refusal_stops_the_upload(run: Any, end: str) -> None:
 def test_answer_is_not_lost_when_the_write_fails(run: Any) -> None:
     """The engine refuses and closes with unread data, so that the next write meets a reset."""
 
-    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig")
-        await asyncio.sleep(0.05)
-        writer.transport.abort()
+    def refuse(listener: socket.socket) -> None:
+        served, _ = listener.accept()
+        with served:
+            served.recv(10)
+            served.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig")
 
     class Blocking(httpx2.AsyncByteStream):
         async def __aiter__(self) -> AsyncIterator[bytes]:
             yield b"x" * 1000
-            await asyncio.sleep(0)
-            # The loop must not see the answer before the next writes.
-            await asyncio.to_thread(lambda: None)
+            sleep(0.1)  # holds the loop: it must not see the answer before it writes
             yield b"x" * 1000
 
     async def main() -> None:
-        for _ in range(5):
-            async with engine(handler) as here, transport() as to:
-                request = here.request(
-                    "POST", headers=[(b"Content-Length", b"9000")], body=Blocking()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            async with transport() as to:
+                refusal = asyncio.get_running_loop().run_in_executor(None, refuse, listener)
+                request = Engine(listener.getsockname()[1]).request(
+                    "POST", headers=[(b"Content-Length", b"2000")], body=Blocking()
                 )
                 response = await to.handle_async_request(request)
                 assert response.status_code == 413
                 assert await collect(response) == b"big"
+                await refusal
 
     run(main())
 

@@ -30,6 +30,7 @@ __all__ = [
     "WeightsUnknown",
     "estimate_weights",
     "expected_experts",
+    "resolve_config",
     "resolve_kv",
     "resolve_weights",
     "split_tensors",
@@ -156,21 +157,27 @@ def resolve_kv(
     if bytes_per_token is not None:
         return kv_from_bytes_per_token(bytes_per_token)
     try:
-        path = _locate(root, environment)
-        directory = path if path.is_dir() else path.parent
-        file = directory / "config.json"
-        if path.suffix == ".gguf" or not exists(file):
-            return KvUnknown(f"no config.json for {root}")
+        file = _config_file(_locate(root, environment))
         config = parse_config(read_json_object(file))
         found = kv_from_config(config, f"config:{file}", cache_dtype)
         if isinstance(found, KvCache):
             return found
-        values = _kv_values_by_shape(directory, config)
+        values = _kv_values_by_shape(file.parent, config)
         return kv_from_config(
             config, f"config:{file} and the shapes of k_proj and v_proj", cache_dtype, values
         )
     except (CheckpointError, OSError, ValueError) as error:
         return KvUnknown(str(error))
+
+
+def resolve_config(
+    root: str | None, *, environment: Mapping[str, str] | None = None
+) -> ModelConfig | None:
+    """The config.json of the model named `root`; None when there is none to read."""
+    try:
+        return parse_config(read_json_object(_config_file(_locate(root, environment))))
+    except (CheckpointError, OSError, ValueError):
+        return None
 
 
 def split_tensors(
@@ -252,6 +259,14 @@ def _locate(root: str | None, environment: Mapping[str, str] | None) -> Path:
     if not is_repository(root):
         raise CheckpointError(f"{root} does not exist here (perhaps only inside the container)")
     return snapshot(root, cache_directory(os.environ if environment is None else environment))
+
+
+def _config_file(path: Path) -> Path:
+    """The config.json that describes a checkpoint. Raises CheckpointError where none is."""
+    file = (path if path.is_dir() else path.parent) / "config.json"
+    if path.suffix == ".gguf" or not exists(file):
+        raise CheckpointError(f"{path}: no config.json for it")
+    return file
 
 
 def _read(path: Path) -> WeightsFound:

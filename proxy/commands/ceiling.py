@@ -1,0 +1,394 @@
+"""`tokgauge ceiling`: the division as a table, cards x quantisations for a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import click
+from rich.console import Console
+
+from proxy.commands._cards import named_card
+from proxy.commands._output import new_table, print_json, terminal
+from proxy.commands._quantities import BANDWIDTH, BITS, BYTES, COUNT, POSITIVE
+from proxy.gpu.catalogue import load_catalogue
+from proxy.model.ceiling import (
+    Band,
+    StepCeiling,
+    band_of,
+    efficiency,
+    serving_bandwidth,
+    step_bytes,
+    step_ceiling,
+)
+from proxy.model.kv import KvCache, KvUnknown
+from proxy.model.weights import (
+    Basis,
+    WeightsFound,
+    WeightsUnknown,
+    estimate_weights,
+    resolve_kv,
+    resolve_weights,
+)
+
+_USUAL_CARDS = (
+    "NVIDIA L4",
+    "NVIDIA RTX A6000",
+    "NVIDIA L40S",
+    "NVIDIA GeForce RTX 4090",
+    "NVIDIA GeForce RTX 5090",
+    "NVIDIA A100-SXM4-80GB",
+    "NVIDIA H100 80GB HBM3",
+    "NVIDIA H200",
+    "NVIDIA B200",
+)
+_BASES: tuple[Basis, ...] = ("streamed", "checkpoint")
+_GIB = 2**30
+_BANDS: dict[Band, str] = {
+    "above": "above ceiling",
+    "healthy": "healthy",
+    "watch": "watch",
+    "suspect": "suspect",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Gpu:
+    name: str
+    bandwidth: float
+    """Of one card [bytes/s]."""
+    memory_bytes: float | None
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Variant:
+    """The model in one format."""
+
+    label: str
+    weights: WeightsFound
+    kv: KvCache | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    gpu: _Gpu
+    variant: _Variant
+    ceilings: dict[Basis, StepCeiling]
+    shares: dict[Basis, float]
+    fits: bool | None
+
+
+@click.command(
+    name="ceiling",
+    epilog=(
+        "Examples: tokgauge ceiling --params 7.62B --bits 16 --gpu A6000 --measured 40.6 | "
+        "tokgauge ceiling --model ./Qwen2.5-7B --model ./Qwen2.5-7B-AWQ --context 8k"
+    ),
+)
+@click.option("--gpu", "gpus", multiple=True, help="A card by name, repeatable.")
+@click.option("--bandwidth", type=BANDWIDTH, help="Instead of a card: its memory bandwidth.")
+@click.option("--params", type=COUNT, help="Number of parameters: 7.62e9, 7.62B.")
+@click.option(
+    "--bits", type=BITS, multiple=True, help="Bits a parameter, repeatable.  [default: 16, 8, 4]"
+)
+@click.option(
+    "--model", "models", multiple=True, help="Local directory, file or cached repository."
+)
+@click.option("--weights-bytes", type=BYTES, help="Bytes of weights that a decode step reads.")
+@click.option("--checkpoint-bytes", type=BYTES, help="Bytes of the whole checkpoint.")
+@click.option("--context", type=COUNT, help="Tokens in the context of each sequence.")
+@click.option(
+    "--batch", type=click.IntRange(1, 100_000), default=1, show_default=True, help="Sequences."
+)
+@click.option("--kv-bytes-per-token", type=BYTES, help="KV cache of one token.")
+@click.option("--kv-cache-dtype", help="As the engine was told: auto, fp8, bfloat16 ...")
+@click.option(
+    "--tensor-parallel",
+    type=click.IntRange(1, 1024),
+    default=1,
+    show_default=True,
+    help="Cards that read together.",
+)
+@click.option("--measured", type=POSITIVE, help="Tokens/s of one stream, as you measured it.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of the table.")
+def command(
+    gpus: tuple[str, ...],
+    bandwidth: float | None,
+    params: float | None,
+    bits: tuple[float, ...],
+    models: tuple[str, ...],
+    weights_bytes: float | None,
+    checkpoint_bytes: float | None,
+    context: float | None,
+    batch: int,
+    kv_bytes_per_token: float | None,
+    kv_cache_dtype: str | None,
+    tensor_parallel: int,
+    measured: float | None,
+    as_json: bool,
+) -> None:
+    """How fast a model can be decoded at best: memory bandwidth / bytes read per token."""
+    variants = [
+        _Variant(label, weights, _kv_of(root, kv_bytes_per_token, kv_cache_dtype, context))
+        for label, root, weights in _weights(params, bits, models, weights_bytes, checkpoint_bytes)
+    ]
+    rows = [
+        _row(gpu, variant, context or 0.0, batch, tensor_parallel, measured)
+        for gpu in _gpus(gpus, bandwidth)
+        for variant in variants
+    ]
+    if as_json:
+        print_json(_document(rows, variants, context, batch, tensor_parallel, measured))
+    else:
+        _print(terminal(), rows, variants, context, batch, tensor_parallel, measured)
+
+
+def _gpus(names: tuple[str, ...], bandwidth: float | None) -> list[_Gpu]:
+    if bandwidth is not None:
+        if names:
+            raise click.UsageError("give --gpu or --bandwidth, not both")
+        return [_Gpu("as given", bandwidth, None, "--bandwidth")]
+    if names:
+        cards = list(dict.fromkeys(named_card(name) for name in names))
+    else:
+        cards = [card for card in load_catalogue() if card.name in _USUAL_CARDS]
+    return [
+        _Gpu(card.name, card.bandwidth_bytes_per_second, card.memory_gb * _GIB, "card table")
+        for card in cards
+    ]
+
+
+def _weights(
+    params: float | None,
+    bits: tuple[float, ...],
+    models: tuple[str, ...],
+    weights_bytes: float | None,
+    checkpoint_bytes: float | None,
+) -> Iterator[tuple[str, str | None, WeightsFound]]:
+    """(label, root, weights) of every format that was asked for."""
+    stated = weights_bytes is not None or checkpoint_bytes is not None
+    if (params is not None) + bool(models) + stated != 1:
+        raise click.UsageError(
+            "say which model, in one way: --params 7.62B [--bits 16], --model PATH_OR_REPO, "
+            "or --weights-bytes 14.14GB (with or without --checkpoint-bytes)"
+        )
+    if bits and params is None:
+        raise click.UsageError("--bits belongs to --params")
+    if params is not None:
+        for width in bits or (16.0, 8.0, 4.0):
+            yield f"{width:g} bit", None, estimate_weights(params, width)
+        return
+    for root in models or (None,):
+        found = resolve_weights(
+            root, streamed_bytes=weights_bytes, checkpoint_bytes=checkpoint_bytes
+        )
+        if isinstance(found, WeightsUnknown):
+            raise click.ClickException(f"{found.reason}. Give --weights-bytes or --params instead.")
+        yield root.rstrip("/").rsplit("/", 1)[-1] if root else "as given", root, found
+
+
+def _kv_of(
+    root: str | None, bytes_per_token: float | None, dtype: str | None, context: float | None
+) -> KvCache | None:
+    """The KV cache; None when no context counts. Raises UsageError when it should and cannot."""
+    if context is None:
+        return None
+    if root is None and bytes_per_token is None:
+        raise click.UsageError("--context needs --kv-bytes-per-token, or --model to tell it")
+    found = resolve_kv(root, bytes_per_token=bytes_per_token, cache_dtype=dtype)
+    if isinstance(found, KvUnknown):
+        raise click.UsageError(
+            f"--context needs the KV cache of a token, which is unknown: {found.reason}. "
+            "Give --kv-bytes-per-token."
+        )
+    return found
+
+
+def _row(
+    gpu: _Gpu,
+    variant: _Variant,
+    context: float,
+    batch: int,
+    tensor_parallel: int,
+    measured: float | None,
+) -> _Row:
+    serving = serving_bandwidth(gpu.bandwidth, tensor_parallel)
+    ceilings: dict[Basis, StepCeiling] = {}
+    for basis in _BASES:
+        weights = variant.weights.bytes_per_step(batch, basis)
+        if weights is not None:
+            read = step_bytes(
+                weights, variant.kv, [context] * batch, tensor_parallel=tensor_parallel
+            )
+            ceilings[basis] = step_ceiling(serving, read, batch)
+    shares: dict[Basis, float] = {}
+    if measured is not None:
+        shares = {
+            basis: efficiency(measured, found.bytes_per_step, serving)
+            for basis, found in ceilings.items()
+        }
+    return _Row(
+        gpu, variant, ceilings, shares, _fits(gpu, variant, context, batch, tensor_parallel)
+    )
+
+
+def _fits(
+    gpu: _Gpu, variant: _Variant, context: float, batch: int, tensor_parallel: int
+) -> bool | None:
+    """Whether weights and KV cache fit into the cards' memory; None where it is not known."""
+    if gpu.memory_bytes is None or variant.weights.checkpoint_bytes is None:
+        return None
+    kept = step_bytes(
+        variant.weights.checkpoint_bytes,
+        variant.kv,
+        [context] * batch,
+        tensor_parallel=tensor_parallel,
+    )
+    return kept <= gpu.memory_bytes * tensor_parallel
+
+
+def _verdict(row: _Row) -> Band:
+    return band_of(row.shares[row.variant.weights.basis])
+
+
+def _document(
+    rows: list[_Row],
+    variants: list[_Variant],
+    context: float | None,
+    batch: int,
+    tensor_parallel: int,
+    measured: float | None,
+) -> dict[str, Any]:
+    return {
+        "assumptions": {
+            "context_tokens": context,
+            "batch": batch,
+            "tensor_parallel": tensor_parallel,
+            "measured_tokens_per_second_per_stream": measured,
+        },
+        "variants": [
+            {
+                "name": variant.label,
+                "streamed_bytes": variant.weights.bytes_per_step(batch, "streamed"),
+                "streamed_source": variant.weights.streamed_source,
+                "streamed_unknown_because": variant.weights.streamed_unknown_because,
+                "checkpoint_bytes": variant.weights.checkpoint_bytes,
+                "checkpoint_source": variant.weights.checkpoint_source,
+                "kv_bytes_per_token": None if variant.kv is None else variant.kv.bytes_per_token,
+                "kv_source": None if variant.kv is None else variant.kv.source,
+                "ratio_basis": variant.weights.basis,
+            }
+            for variant in variants
+        ],
+        "rows": [
+            {
+                "gpu": row.gpu.name,
+                "variant": row.variant.label,
+                "bandwidth_bytes_per_second": row.gpu.bandwidth,
+                "bandwidth_source": row.gpu.source,
+                "fits": row.fits,
+                "ceiling": {basis: asdict(found) for basis, found in row.ceilings.items()},
+                "share": row.shares,
+                "verdict": _verdict(row) if row.shares else None,
+            }
+            for row in rows
+        ],
+    }
+
+
+def _print(
+    console: Console,
+    rows: list[_Row],
+    variants: list[_Variant],
+    context: float | None,
+    batch: int,
+    tensor_parallel: int,
+    measured: float | None,
+) -> None:
+    bases = [basis for basis in _BASES if any(basis in row.ceilings for row in rows)]
+    title = f"Ceiling of one stream, {context or 0:g} tokens of context"
+    if batch > 1:
+        title = f"Ceiling of {batch} streams, {context or 0:g} tokens of context each"
+    if tensor_parallel > 1:
+        title += f", tensor parallel over {tensor_parallel} cards"
+    table = new_table(console, title)
+    table.add_column("GPU")
+    table.add_column("GB/s", justify="right")
+    table.add_column("weights")
+    table.add_column("fits")
+    for basis in bases:
+        table.add_column(f"{basis} GB/step", justify="right")
+        table.add_column("tok/s each" if batch > 1 else "tok/s", justify="right", style="bold")
+        if batch > 1:
+            table.add_column("tok/s all", justify="right")
+        if measured is not None:
+            table.add_column("share", justify="right")
+    if measured is not None:
+        table.add_column("verdict")
+    for row in rows:
+        cells = [
+            row.gpu.name,
+            f"{row.gpu.bandwidth * tensor_parallel / 1e9:.0f}",
+            row.variant.label,
+            {True: "yes", False: "no", None: "?"}[row.fits],
+        ]
+        for basis in bases:
+            cells += _basis_cells(row, basis, batch, measured)
+        if measured is not None:
+            cells.append(_BANDS[_verdict(row)])
+        table.add_row(*cells, style="dim" if row.fits is False else None)
+    console.print(table)
+    for line in _footnotes(variants, bases, measured, batch):
+        console.print(line, soft_wrap=True, markup=False)
+
+
+def _basis_cells(row: _Row, basis: Basis, batch: int, measured: float | None) -> list[str]:
+    found = row.ceilings.get(basis)
+    columns = 2 + (batch > 1) + (measured is not None)
+    if found is None:
+        return ["-"] * columns
+    cells = [
+        f"{found.bytes_per_step / 1e9:.2f}",
+        f"{found.tokens_per_second_per_stream:.1f}",
+    ]
+    if batch > 1:
+        cells.append(f"{found.tokens_per_second:.0f}")
+    if measured is not None:
+        cells.append(f"{row.shares[basis]:.0%}")
+    return cells
+
+
+def _footnotes(
+    variants: list[_Variant], bases: list[Basis], measured: float | None, batch: int
+) -> Iterator[str]:
+    yield ""
+    if "streamed" in bases:
+        yield "streamed: what a decode step reads (no input embedding unless tied, no towers)."
+    if "checkpoint" in bases:
+        yield "checkpoint: the whole file, the rule of thumb; it asks for more than is read."
+    if any(str(v.weights.checkpoint_source).startswith("estimate") for v in variants):
+        yield "estimate: of a mixture of experts, give the parameters that one token uses."
+    for variant in variants:
+        weights = variant.weights
+        if weights.checkpoint_source is not None:
+            yield f"{variant.label}: checkpoint from {weights.checkpoint_source}"
+        if weights.streamed_source is not None:
+            yield f"{variant.label}: streamed from {weights.streamed_source}"
+        elif weights.streamed_unknown_because is not None:
+            yield f"{variant.label}: streamed unknown: {weights.streamed_unknown_because}"
+        if variant.kv is not None:
+            yield (
+                f"{variant.label}: {variant.kv.bytes_per_token:.0f} bytes of KV cache per token "
+                f"from {variant.kv.source}"
+            )
+    if measured is not None:
+        each = " for each stream" if batch > 1 else ""
+        yield (
+            f"measured: {measured:g} tok/s{each}. The verdict uses streamed where it is known: "
+            "from 70 % healthy (85-92 % is as good as hardware gets), 50-70 % watch, below "
+            "suspect; above 100 %: several tokens per step, or wrong inputs."
+        )
+        if any(variant.weights.basis == "checkpoint" for variant in variants):
+            yield "On the checkpoint basis a share reads higher than it is."

@@ -1,0 +1,222 @@
+"""`tokgauge ceiling` as a person runs it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from proxy.commands.ceiling import command
+from tests.model import checkpoints
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(command, arguments)
+
+
+def document(*arguments: str) -> dict[str, Any]:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    loaded: dict[str, Any] = json.loads(result.stdout)
+    return loaded
+
+
+def speed(row: dict[str, Any], basis: str) -> float:
+    found: float = row["ceiling"][basis]["tokens_per_second_per_stream"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("models")
+    checkpoints.write(directory / "Qwen2.5-7B", checkpoints.qwen2_5_7b())
+    checkpoints.write(directory / "Qwen2.5-7B-AWQ", checkpoints.qwen2_5_7b("awq", shards=2))
+    checkpoints.write(directory / "Qwen3-30B-A3B", checkpoints.qwen3_30b_a3b())
+    return directory
+
+
+def test_the_founding_table(models: Path) -> None:
+    found = document(
+        "--gpu", "A6000", "--gpu", "NVIDIA A100-SXM4-80GB", "--gpu", "NVIDIA H100 80GB HBM3",
+        "--model", str(models / "Qwen2.5-7B"), "--model", str(models / "Qwen2.5-7B-AWQ"),
+    )  # fmt: skip
+    table = {
+        (row["gpu"], row["variant"]): (speed(row, "checkpoint"), speed(row, "streamed"))
+        for row in found["rows"]
+    }
+    assert table["NVIDIA RTX A6000", "Qwen2.5-7B"] == pytest.approx((50.4, 54.3), abs=0.05)
+    assert table["NVIDIA RTX A6000", "Qwen2.5-7B-AWQ"] == pytest.approx((137.9, 171.4), abs=0.05)
+    assert table["NVIDIA A100-SXM4-80GB", "Qwen2.5-7B"] == pytest.approx((134, 144), abs=0.5)
+    assert table["NVIDIA H100 80GB HBM3", "Qwen2.5-7B"] == pytest.approx((220, 237), abs=0.5)
+    variant = found["variants"][0]
+    assert variant["streamed_bytes"] == 14_141_238_272
+    assert variant["streamed_source"].startswith("safetensors:")
+    assert variant["ratio_basis"] == "streamed"
+
+
+def test_the_founding_share_on_both_bases(models: Path) -> None:
+    result = run("--gpu", "A6000", "--model", str(models / "Qwen2.5-7B"), "--measured", "40.58")
+    assert result.exit_code == 0, result.output
+    row = next(line for line in result.output.splitlines() if "RTX A6000" in line)
+    assert [cell.strip() for cell in row.split("|")] == [
+        "NVIDIA RTX A6000", "768", "Qwen2.5-7B", "yes",
+        "14.14", "54.3", "75%", "15.23", "50.4", "80%", "healthy",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("measured", "verdict"),
+    [("60", "above"), ("40", "healthy"), ("30", "watch"), ("20", "suspect")],
+)
+def test_verdicts(models: Path, measured: str, verdict: str) -> None:
+    model = str(models / "Qwen2.5-7B")
+    found = document("--gpu", "A6000", "--model", model, "--measured", measured)
+    assert found["rows"][0]["verdict"] == verdict
+
+
+def test_parameters_give_the_checkpoint_basis_labelled_as_an_estimate() -> None:
+    found = document("--params", "7.62e9", "--bits", "16", "--gpu", "a6000")
+    assert speed(found["rows"][0], "checkpoint") == pytest.approx(50.4, abs=0.05)
+    assert "streamed" not in found["rows"][0]["ceiling"]
+    assert found["variants"][0]["streamed_bytes"] is None
+    assert found["variants"][0]["checkpoint_source"].startswith("estimate")
+    assert "estimate" in run("--params", "7.62B").output
+
+
+def test_without_bits_and_cards_there_is_a_choice() -> None:
+    found = document("--params", "7.62B")
+    assert [v["name"] for v in found["variants"]] == ["16 bit", "8 bit", "4 bit"]
+    cards = {row["gpu"] for row in found["rows"]}
+    assert {"NVIDIA RTX A6000", "NVIDIA L4", "NVIDIA B200"} <= cards
+    assert len(cards) == 9
+
+
+def test_stated_bytes() -> None:
+    found = document("--weights-bytes", "14.14GB", "--gpu", "A6000")
+    assert speed(found["rows"][0], "streamed") == pytest.approx(54.3, abs=0.05)
+    assert found["variants"][0]["streamed_source"] == "settings"
+    both = document("--weights-bytes", "14.14GB", "--checkpoint-bytes", "15.23GB")
+    assert set(both["rows"][0]["ceiling"]) == {"streamed", "checkpoint"}
+
+
+def test_context_and_batch_by_the_models_own_config(models: Path) -> None:
+    model = ["--gpu", "A6000", "--model", str(models / "Qwen2.5-7B")]
+    alone = document(*model, "--context", "32768")
+    assert speed(alone["rows"][0], "streamed") == pytest.approx(47.9, abs=0.05)
+    many = document(*model, "--context", "2048", "--batch", "256")
+    step = many["rows"][0]["ceiling"]["streamed"]
+    assert step["tokens_per_second"] == pytest.approx(4448, abs=1)
+    assert step["tokens_per_second_per_stream"] == pytest.approx(17.4, abs=0.05)
+    assert many["variants"][0]["kv_bytes_per_token"] == 57_344
+    half = document(*model, "--context", "2048", "--kv-cache-dtype", "fp8")
+    assert half["variants"][0]["kv_bytes_per_token"] == 28_672
+    text = run(*model, "--context", "2048", "--batch", "256").output
+    assert "tok/s all" in text
+    assert "4448" in text
+
+
+def test_context_without_a_known_cache_is_refused_not_ignored() -> None:
+    result = run("--params", "7B", "--context", "2048")
+    assert result.exit_code == 2
+    assert "--kv-bytes-per-token" in result.output
+    found = document(
+        "--params", "7.62B", "--context", "2048", "--kv-bytes-per-token", "57344",
+        "--bits", "16", "--bandwidth", "768GB/s",
+    )  # fmt: skip
+    assert speed(found["rows"][0], "checkpoint") == pytest.approx(768 / (15.24 + 0.1174), rel=1e-3)
+
+
+def test_a_batch_of_a_mixture_reads_more_experts(models: Path) -> None:
+    model = ["--gpu", "A6000", "--model", str(models / "Qwen3-30B-A3B")]
+    one = document(*model)["variants"][0]["streamed_bytes"]
+    many = document(*model, "--batch", "32")["variants"][0]["streamed_bytes"]
+    assert one == pytest.approx(6.084e9, rel=1e-3)
+    assert many == pytest.approx(53.1e9, rel=1e-2)
+
+
+def test_cards_that_read_together_and_memory_that_is_too_small(models: Path) -> None:
+    model = ["--gpu", "NVIDIA L4", "--model", str(models / "Qwen3-30B-A3B")]
+    one, four = document(*model)["rows"][0], document(*model, "--tensor-parallel", "4")["rows"][0]
+    assert (one["fits"], four["fits"]) == (False, True)
+    assert speed(four, "streamed") == pytest.approx(4 * speed(one, "streamed"))
+
+
+def test_a_card_is_never_the_most_similar_one() -> None:
+    unknown = run("--params", "7B", "--gpu", "A600")
+    assert unknown.exit_code == 2
+    assert "not in the table" in unknown.output
+    assert "NVIDIA RTX A6000" in unknown.output
+    several = run("--params", "7B", "--gpu", "A100 80GB")
+    assert several.exit_code == 2
+    assert "NVIDIA A100-SXM4-80GB, NVIDIA A100 80GB PCIe" in several.output
+    exact = document("--params", "7B", "--bits", "8", "--gpu", "nvidia a100 80gb pcie")
+    assert [row["bandwidth_bytes_per_second"] for row in exact["rows"]] == [1935e9]
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "nan", "inf", "1e400", "seven", "", "1e-400", "7Q"])
+@pytest.mark.parametrize(
+    "option", ["--params", "--weights-bytes", "--bandwidth", "--measured", "--context"]
+)
+def test_nonsense_is_refused_by_name(option: str, number: str) -> None:
+    result = run("--params", "7B", option, number)
+    assert result.exit_code == 2
+    assert option in result.output
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--params", "7B", "--model", "x"],
+        ["--params", "7B", "--weights-bytes", "7GB"],
+        ["--bits", "4", "--weights-bytes", "7GB"],
+        ["--params", "7B", "--gpu", "A6000", "--bandwidth", "1e12"],
+        ["--params", "7B", "--batch", "0"],
+        ["--params", "7B", "--bits", "0"],
+        ["--params", "7B", "--tensor-parallel", "-2"],
+    ],
+)
+def test_contradictions_are_usage_errors(arguments: list[str]) -> None:
+    assert run(*arguments).exit_code == 2
+
+
+def test_a_model_that_cannot_be_sized_says_why(tmp_path: Path) -> None:
+    result = run("--model", "/nowhere/qwen")
+    assert result.exit_code == 1
+    assert "/nowhere/qwen does not exist here" in result.output
+    assert "--weights-bytes" in result.output
+    adapter = run("--model", str(checkpoints.write_lora(tmp_path)))
+    assert adapter.exit_code == 1
+    assert "LoRA adapter" in adapter.output
+
+
+def test_extremes_stay_finite() -> None:
+    found = document(
+        "--params", "1e18", "--bits", "64", "--batch", "100000", "--context", "1e18",
+        "--kv-bytes-per-token", "1e18", "--bandwidth", "1",
+    )  # fmt: skip
+    assert speed(found["rows"][0], "checkpoint") > 0
+
+
+def test_as_a_real_process_prints_plain_text(models: Path) -> None:
+    code = "from proxy.commands.ceiling import command; command()"
+    arguments = ["--model", str(models / "Qwen2.5-7B"), "--gpu", "A6000", "--measured", "40.58"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "\x1b" not in done.stdout
+    assert "54.3" in done.stdout
+    assert "50.4" in done.stdout
+    as_json = subprocess.run(
+        [sys.executable, "-c", code, *arguments, "--json"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert json.loads(as_json.stdout)["rows"][0]["verdict"] == "healthy"

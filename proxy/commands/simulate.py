@@ -32,7 +32,11 @@ _DEFAULTS_TEXT = "Default: Qwen2.5-7B in bfloat16 on an RTX A6000, 40.6 tokens/s
 )
 @click.option("--mfu-metrics", is_flag=True, help="Count estimated bytes read and operations.")
 def command(host: str, port: int, **settings: object) -> None:
-    """Run an engine that speaks vLLM's wire format and keeps a GPU's pace, without a GPU."""
+    """Run an engine that speaks vLLM's wire format and keeps a GPU's pace, without a GPU.
+
+    A request can ask for a fault with the header x-simulate, for example "cut-after=5" or
+    "ttft=3; slow=2". POST /simulator/profile changes the pace while it runs.
+    """
     import msgspec
 
     from proxy.simulator.profile import EngineProfile

@@ -186,6 +186,10 @@ class _Application:
             await self._answer(connection)
         except ResponseOver:
             pass
+        except asyncio.CancelledError:
+            # The server stops and has waited long enough: cut what is under way.
+            with contextlib.suppress(ResponseOver):
+                await connection.cut()
         except errors.DetailError as error:
             await connection.respond(error.status, error.body(), headers=error.headers)
         except errors.ApiError as error:

@@ -10,6 +10,8 @@ from typing import Literal
 
 import msgspec
 
+from proxy.simulator import faults
+
 _WEIGHT_BYTES = 14.141e9  # streamed per decode step: all tensors but the input embedding
 _BANDWIDTH = 768e9  # RTX A6000, datasheet [bytes/s]
 _SINGLE_STREAM_RATE = 40.6  # tokens/s of one short stream
@@ -81,6 +83,8 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError("neighbour must be at least 0 and below 1")
         if self.tokens_per_step < 1:
             raise ValueError("tokens_per_step must be at least 1")
+        for header in self.random_faults:
+            faults.parse(header)
 
     def step_seconds(self, context_tokens: float, batch_tokens: float) -> float:
         """Simulated duration of one engine step [s]: the slower of memory and arithmetic.

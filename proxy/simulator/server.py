@@ -36,6 +36,7 @@ def create_server(
         lifespan="on",
         log_level=log_level,
         access_log=False,
+        proxy_headers=False,  # whoever asks is the peer of the socket
         timeout_graceful_shutdown=1,
     )
     return uvicorn.Server(config)

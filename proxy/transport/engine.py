@@ -4,7 +4,7 @@ import asyncio
 import ssl
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, cast
+from typing import cast
 
 import httpx2
 
@@ -44,7 +44,8 @@ class EngineTransport(httpx2.AsyncBaseTransport):
         the five seconds after which uvicorn, and so vLLM, closes it.
     max_header_bytes: limit on the response head, and on what else is not body.
 
-    A transport belongs to one event loop. Raises httpx2's exceptions (see `errors`).
+    A transport belongs to one event loop. Time limits in `request.extensions`, which an
+    `httpx2.AsyncClient` puts there, are ignored. Raises httpx2's exceptions (see `errors`).
     """
 
     def __init__(
@@ -187,12 +188,11 @@ class EngineTransport(httpx2.AsyncBaseTransport):
         scheme, host, port = origin
         loop = asyncio.get_running_loop()
         connection = Connection(loop, self, origin, self._max_header_bytes)
-        options: dict[str, Any] = {}
-        if isinstance(loop, asyncio.BaseEventLoop):
-            options["happy_eyeballs_delay"] = 0.25  # RFC 8305; uvloop has no such option
         try:
             async with asyncio.timeout(self._timeouts.connect):
-                await loop.create_connection(lambda: connection, host, port, **options)
+                # Several addresses are tried in turn. Not with happy_eyeballs_delay: uvloop has no
+                # such option, and asyncio's loses the winning socket when it is cancelled.
+                await loop.create_connection(lambda: connection, host, port)
                 if scheme == "https":
                     # Not create_connection(ssl=...): its half-open socket could not be closed at
                     # once when the handshake is cancelled.

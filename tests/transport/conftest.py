@@ -24,7 +24,7 @@ def run(request: pytest.FixtureRequest) -> Run:
             loop.set_exception_handler(lambda _loop, context: stray.append(context))
             # uvloop opens a descriptor of its own for the first server of a loop.
             (await asyncio.start_server(lambda _r, _w: None, "127.0.0.1", 0)).close()
-            gc.collect()
+            await asyncio.sleep(0.001)
             before = process.num_fds()
             await asyncio.wait_for(main, 60)
             gc.collect()
@@ -36,9 +36,13 @@ def run(request: pytest.FixtureRequest) -> Run:
 
         process = psutil.Process()
         factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
-        with asyncio.Runner(loop_factory=factory) as loop_runner:
-            loop_runner.run(watched())
-        gc.collect()
+        gc.freeze()  # the collections below look at this test's objects only: fast
+        try:
+            with asyncio.Runner(loop_factory=factory) as loop_runner:
+                loop_runner.run(watched())
+            gc.collect()
+        finally:
+            gc.unfreeze()
         assert stray == []
 
     return runner

@@ -322,6 +322,26 @@ def test_cancellation_closes_at_once(run: Any, stage: str) -> None:
     run(main())
 
 
+def test_cancellation_at_any_turn_of_the_loop(run: Any) -> None:
+    async def exchange(to: EngineTransport, request: httpx2.Request) -> None:
+        assert await collect(await to.handle_async_request(request)) == b"xy"
+
+    async def main() -> None:
+        handler = answer(CHUNKED, b"1\r\nx\r\n", b"1\r\ny\r\n0\r\n\r\n")
+        async with engine(handler) as here, transport() as to:
+            for turns in range(120):
+                host = "127.0.0.1" if turns % 2 else "localhost"
+                task = asyncio.create_task(exchange(to, here.request(host=host)))
+                for _ in range(turns // 4):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait([task])
+                assert task.cancelled() or task.exception() is None
+                assert to.stats().active == 0
+
+    run(main())
+
+
 def test_closing_the_stream_early_reaches_the_engine(run: Any) -> None:
     async def main() -> None:
         handler = answer(CHUNKED, *[b"1\r\nx\r\n"] * 1_000, pause=0.01)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 
 import click
@@ -19,9 +18,10 @@ _WIDE = 200
 
 def terminal() -> Console:
     """Standard output: colours and its own width on a terminal, plain and wide elsewhere."""
-    console = Console(highlight=False)
+    # Names of files and models are shown as they are, also when they look like markup.
+    console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
-        console = Console(highlight=False, width=_WIDE, file=sys.stdout)
+        console = Console(highlight=False, markup=False, emoji=False, width=_WIDE)
     return console
 
 
@@ -34,6 +34,7 @@ def new_table(console: Console, title: str) -> Table:
         box=box.SIMPLE_HEAD if console.is_terminal else box.ASCII2,
         show_edge=False,
         pad_edge=False,
+        padding=(0, 1, 0, 0) if console.is_terminal else (0, 1),
     )
 
 

@@ -54,6 +54,18 @@ _BANDS: dict[Band, str] = {
 
 
 @dataclass(frozen=True, slots=True)
+class _Query:
+    """The conditions that every row shares."""
+
+    context: float
+    """Tokens in the context of each sequence."""
+    batch: int
+    tensor_parallel: int
+    measured: float | None
+    """Tokens per second of one stream."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Gpu:
     name: str
     bandwidth: float
@@ -130,19 +142,16 @@ def command(
     as_json: bool,
 ) -> None:
     """How fast a model can be decoded at best: memory bandwidth / bytes read per token."""
+    query = _Query(context or 0.0, batch, tensor_parallel, measured)
     variants = [
         _Variant(label, weights, _kv_of(root, kv_bytes_per_token, kv_cache_dtype, context))
         for label, root, weights in _weights(params, bits, models, weights_bytes, checkpoint_bytes)
     ]
-    rows = [
-        _row(gpu, variant, context or 0.0, batch, tensor_parallel, measured)
-        for gpu in _gpus(gpus, bandwidth)
-        for variant in variants
-    ]
+    rows = [_row(gpu, variant, query) for gpu in _gpus(gpus, bandwidth) for variant in variants]
     if as_json:
-        print_json(_document(rows, variants, context, batch, tensor_parallel, measured))
+        print_json(_document(rows, variants, query))
     else:
-        _print(terminal(), rows, variants, context, batch, tensor_parallel, measured)
+        _print(terminal(), rows, variants, query)
 
 
 def _gpus(names: tuple[str, ...], bandwidth: float | None) -> list[_Gpu]:
@@ -206,72 +215,52 @@ def _kv_of(
     return found
 
 
-def _row(
-    gpu: _Gpu,
-    variant: _Variant,
-    context: float,
-    batch: int,
-    tensor_parallel: int,
-    measured: float | None,
-) -> _Row:
-    serving = serving_bandwidth(gpu.bandwidth, tensor_parallel)
+def _row(gpu: _Gpu, variant: _Variant, query: _Query) -> _Row:
+    serving = serving_bandwidth(gpu.bandwidth, query.tensor_parallel)
     ceilings: dict[Basis, StepCeiling] = {}
     for basis in _BASES:
-        weights = variant.weights.bytes_per_step(batch, basis)
+        weights = variant.weights.bytes_per_step(query.batch, basis)
         if weights is not None:
-            read = step_bytes(
-                weights, variant.kv, [context] * batch, tensor_parallel=tensor_parallel
-            )
-            ceilings[basis] = step_ceiling(serving, read, batch)
+            read = _with_kv(weights, variant, query)
+            ceilings[basis] = step_ceiling(serving, read, query.batch)
     shares: dict[Basis, float] = {}
-    if measured is not None:
+    if query.measured is not None:
         shares = {
-            basis: efficiency(measured, found.bytes_per_step, serving)
+            basis: efficiency(query.measured, found.bytes_per_step, serving)
             for basis, found in ceilings.items()
         }
-    return _Row(
-        gpu, variant, ceilings, shares, _fits(gpu, variant, context, batch, tensor_parallel)
-    )
+    return _Row(gpu, variant, ceilings, shares, _fits(gpu, variant, query))
 
 
-def _fits(
-    gpu: _Gpu, variant: _Variant, context: float, batch: int, tensor_parallel: int
-) -> bool | None:
+def _with_kv(weights: float, variant: _Variant, query: _Query) -> float:
+    contexts = [query.context] * query.batch
+    return step_bytes(weights, variant.kv, contexts, tensor_parallel=query.tensor_parallel)
+
+
+def _fits(gpu: _Gpu, variant: _Variant, query: _Query) -> bool | None:
     """Whether weights and KV cache fit into the cards' memory; None where it is not known."""
     if gpu.memory_bytes is None or variant.weights.checkpoint_bytes is None:
         return None
-    kept = step_bytes(
-        variant.weights.checkpoint_bytes,
-        variant.kv,
-        [context] * batch,
-        tensor_parallel=tensor_parallel,
-    )
-    return kept <= gpu.memory_bytes * tensor_parallel
+    kept = _with_kv(variant.weights.checkpoint_bytes, variant, query)
+    return kept <= gpu.memory_bytes * query.tensor_parallel
 
 
 def _verdict(row: _Row) -> Band:
     return band_of(row.shares[row.variant.weights.basis])
 
 
-def _document(
-    rows: list[_Row],
-    variants: list[_Variant],
-    context: float | None,
-    batch: int,
-    tensor_parallel: int,
-    measured: float | None,
-) -> dict[str, Any]:
+def _document(rows: list[_Row], variants: list[_Variant], query: _Query) -> dict[str, Any]:
     return {
         "assumptions": {
-            "context_tokens": context,
-            "batch": batch,
-            "tensor_parallel": tensor_parallel,
-            "measured_tokens_per_second_per_stream": measured,
+            "context_tokens": query.context,
+            "batch": query.batch,
+            "tensor_parallel": query.tensor_parallel,
+            "measured_tokens_per_second_per_stream": query.measured,
         },
         "variants": [
             {
                 "name": variant.label,
-                "streamed_bytes": variant.weights.bytes_per_step(batch, "streamed"),
+                "streamed_bytes": variant.weights.bytes_per_step(query.batch, "streamed"),
                 "streamed_source": variant.weights.streamed_source,
                 "streamed_unknown_because": variant.weights.streamed_unknown_because,
                 "checkpoint_bytes": variant.weights.checkpoint_bytes,
@@ -298,96 +287,97 @@ def _document(
     }
 
 
-def _print(
-    console: Console,
-    rows: list[_Row],
-    variants: list[_Variant],
-    context: float | None,
-    batch: int,
-    tensor_parallel: int,
-    measured: float | None,
-) -> None:
+def _print(console: Console, rows: list[_Row], variants: list[_Variant], query: _Query) -> None:
     bases = [basis for basis in _BASES if any(basis in row.ceilings for row in rows)]
-    title = f"Ceiling of one stream, {context or 0:g} tokens of context"
-    if batch > 1:
-        title = f"Ceiling of {batch} streams, {context or 0:g} tokens of context each"
-    if tensor_parallel > 1:
-        title += f", tensor parallel over {tensor_parallel} cards"
-    table = new_table(console, title)
-    table.add_column("GPU")
+    table = new_table(console, _title(variants, query))
+    table.add_column("GPU", overflow="fold")
     table.add_column("GB/s", justify="right")
-    table.add_column("weights")
+    if len(variants) > 1:
+        table.add_column("weights", overflow="fold")
     table.add_column("fits")
     for basis in bases:
-        table.add_column(f"{basis} GB/step", justify="right")
-        table.add_column("tok/s each" if batch > 1 else "tok/s", justify="right", style="bold")
-        if batch > 1:
+        if len(variants) > 1:
+            table.add_column(f"{basis}\nGB/step", justify="right")
+        each = "tok/s each" if query.batch > 1 else "tok/s"
+        table.add_column(f"{basis}\n{each}", justify="right", style="bold")
+        if query.batch > 1:
             table.add_column("tok/s all", justify="right")
-        if measured is not None:
+        if query.measured is not None:
             table.add_column("share", justify="right")
-    if measured is not None:
+    if query.measured is not None:
         table.add_column("verdict")
     for row in rows:
         cells = [
-            row.gpu.name,
-            f"{row.gpu.bandwidth * tensor_parallel / 1e9:.0f}",
-            row.variant.label,
-            {True: "yes", False: "no", None: "?"}[row.fits],
+            row.gpu.name.removeprefix("NVIDIA ").removeprefix("GeForce "),
+            f"{row.gpu.bandwidth * query.tensor_parallel / 1e9:.0f}",
         ]
+        if len(variants) > 1:
+            cells.append(row.variant.label)
+        cells.append({True: "yes", False: "no", None: "?"}[row.fits])
         for basis in bases:
-            cells += _basis_cells(row, basis, batch, measured)
-        if measured is not None:
+            cells += _basis_cells(row, basis, query, with_bytes=len(variants) > 1)
+        if query.measured is not None:
             cells.append(_BANDS[_verdict(row)])
         table.add_row(*cells, style="dim" if row.fits is False else None)
     console.print(table)
-    for line in _footnotes(variants, bases, measured, batch):
-        console.print(line, soft_wrap=True, markup=False)
+    for line in _footnotes(rows, variants, bases, query):
+        console.print(line, soft_wrap=True)
 
 
-def _basis_cells(row: _Row, basis: Basis, batch: int, measured: float | None) -> list[str]:
+def _title(variants: list[_Variant], query: _Query) -> str:
+    streams = "one stream" if query.batch == 1 else f"{query.batch} streams"
+    title = f"ceiling of {streams}, {query.context:g} tokens of context"
+    if query.tensor_parallel > 1:
+        title += f", {query.tensor_parallel} cards reading together"
+    return f"{variants[0].label}: {title}" if len(variants) == 1 else title.capitalize()
+
+
+def _basis_cells(row: _Row, basis: Basis, query: _Query, *, with_bytes: bool) -> list[str]:
     found = row.ceilings.get(basis)
-    columns = 2 + (batch > 1) + (measured is not None)
     if found is None:
-        return ["-"] * columns
-    cells = [
-        f"{found.bytes_per_step / 1e9:.2f}",
-        f"{found.tokens_per_second_per_stream:.1f}",
-    ]
-    if batch > 1:
+        return ["-"] * (1 + with_bytes + (query.batch > 1) + (query.measured is not None))
+    cells = [f"{found.bytes_per_step / 1e9:.2f}"] if with_bytes else []
+    cells.append(f"{found.tokens_per_second_per_stream:.1f}")
+    if query.batch > 1:
         cells.append(f"{found.tokens_per_second:.0f}")
-    if measured is not None:
+    if query.measured is not None:
         cells.append(f"{row.shares[basis]:.0%}")
     return cells
 
 
 def _footnotes(
-    variants: list[_Variant], bases: list[Basis], measured: float | None, batch: int
+    rows: list[_Row], variants: list[_Variant], bases: list[Basis], query: _Query
 ) -> Iterator[str]:
     yield ""
-    if "streamed" in bases:
-        yield "streamed: what a decode step reads (no input embedding unless tied, no towers)."
-    if "checkpoint" in bases:
-        yield "checkpoint: the whole file, the rule of thumb; it asks for more than is read."
+    meaning = {
+        "streamed": "what a decode step reads (no input embedding unless tied, no towers)",
+        "checkpoint": "the whole file, the rule of thumb; it counts more than is read",
+    }
+    for basis in bases:
+        yield f"{basis}: {meaning[basis]}."
     if any(str(v.weights.checkpoint_source).startswith("estimate") for v in variants):
         yield "estimate: of a mixture of experts, give the parameters that one token uses."
     for variant in variants:
-        weights = variant.weights
-        if weights.checkpoint_source is not None:
-            yield f"{variant.label}: checkpoint from {weights.checkpoint_source}"
-        if weights.streamed_source is not None:
-            yield f"{variant.label}: streamed from {weights.streamed_source}"
-        elif weights.streamed_unknown_because is not None:
-            yield f"{variant.label}: streamed unknown: {weights.streamed_unknown_because}"
+        row = next(row for row in rows if row.variant is variant)
+        for basis, found in row.ceilings.items():
+            weights = variant.weights
+            source = weights.streamed_source if basis == "streamed" else weights.checkpoint_source
+            yield (
+                f"{variant.label}: {basis} {found.bytes_per_step / 1e9:.2f} GB a step, "
+                f"weights from {source}"
+            )
+        if "streamed" not in row.ceilings:
+            yield f"{variant.label}: streamed unknown: {variant.weights.streamed_unknown_because}"
         if variant.kv is not None:
             yield (
-                f"{variant.label}: {variant.kv.bytes_per_token:.0f} bytes of KV cache per token "
+                f"{variant.label}: KV cache {variant.kv.bytes_per_token:.0f} bytes a token, "
                 f"from {variant.kv.source}"
             )
-    if measured is not None:
-        each = " for each stream" if batch > 1 else ""
+    if query.measured is not None:
+        each = " for each stream" if query.batch > 1 else ""
         yield (
-            f"measured: {measured:g} tok/s{each}. The verdict uses streamed where it is known: "
-            "from 70 % healthy (85-92 % is as good as hardware gets), 50-70 % watch, below "
+            f"measured: {query.measured:g} tok/s{each}. The verdict uses streamed where it is "
+            "known: from 70 % healthy (85-92 % is as good as hardware gets), 50-70 % watch, below "
             "suspect; above 100 %: several tokens per step, or wrong inputs."
         )
         if any(variant.weights.basis == "checkpoint" for variant in variants):

@@ -327,17 +327,17 @@ def _print(
     console.print(_money_table(console, plans, money, assumptions))
     console.print()
     for plan, line in zip(plans, lines, strict=True):
-        console.print(f"{plan.label}: {line}", soft_wrap=True, markup=False)
+        console.print(f"{plan.label}: {line}", soft_wrap=True)
     console.print()
     for note in _notes(plans, assumptions):
-        console.print(note, soft_wrap=True, markup=False)
+        console.print(note, soft_wrap=True)
 
 
 def _money_table(
     console: Console, plans: list[_Memory], money: list[_Money], assumptions: dict[str, Any]
 ) -> Any:
     currency = assumptions["currency"]
-    table = new_table(console, f"Money [{currency}]".replace("[", r"\["))
+    table = new_table(console, f"Money [{currency}]")
     volume = assumptions["tokens_per_month"]
     table.add_column("format")
     for name in ("purchase", "power a month", "fixed a month", "breaks even at tokens a month"):

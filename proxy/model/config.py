@@ -153,10 +153,18 @@ def parse_config(document: Mapping[str, Any]) -> ModelConfig:
         mla_dim=kv_rank + rope_dim if kv_rank and rope_dim else None,
         attention=attention,
         window=window,
-        experts=_count(text, "num_local_experts", "n_routed_experts", "num_experts")
+        experts=_count(
+            text, "num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts"
+        )
         or _count(_mapping(text.get("ffn_config")), "moe_num_experts"),
         experts_per_token=_count(
-            text, "num_experts_per_tok", "experts_per_token", "num_experts_per_token", "moe_topk"
+            text,
+            "num_experts_per_tok",
+            "experts_per_token",
+            "num_experts_per_token",
+            "moe_topk",
+            "moe_k",
+            "moe_top_k",
         )
         or _count(_mapping(text.get("ffn_config")), "moe_top_k"),
         shared_experts=_count(text, "n_shared_experts", "num_shared_experts"),

@@ -60,11 +60,31 @@ def test_the_founding_table(models: Path) -> None:
 def test_the_founding_share_on_both_bases(models: Path) -> None:
     result = run("--gpu", "A6000", "--model", str(models / "Qwen2.5-7B"), "--measured", "40.58")
     assert result.exit_code == 0, result.output
-    row = next(line for line in result.output.splitlines() if "RTX A6000" in line)
+    row = next(line for line in result.output.splitlines() if line.startswith("RTX A6000"))
     assert [cell.strip() for cell in row.split("|")] == [
-        "NVIDIA RTX A6000", "768", "Qwen2.5-7B", "yes",
-        "14.14", "54.3", "75%", "15.23", "50.4", "80%", "healthy",
+        "RTX A6000", "768", "yes", "54.3", "75%", "50.4", "80%", "healthy",
     ]  # fmt: skip
+    assert "streamed 14.14 GB a step" in result.output
+    assert "checkpoint 15.23 GB a step" in result.output
+
+
+def test_several_models_show_their_bytes(models: Path) -> None:
+    result = run(
+        "--gpu", "A6000",
+        "--model", str(models / "Qwen2.5-7B"), "--model", str(models / "Qwen2.5-7B-AWQ"),
+    )  # fmt: skip
+    rows = [line for line in result.output.splitlines() if line.startswith("RTX A6000")]
+    assert [[cell.strip() for cell in row.split("|")] for row in rows] == [
+        ["RTX A6000", "768", "Qwen2.5-7B", "yes", "14.14", "54.3", "15.23", "50.4"],
+        ["RTX A6000", "768", "Qwen2.5-7B-AWQ", "yes", "4.48", "171.4", "5.57", "137.9"],
+    ]
+
+
+def test_names_that_look_like_markup_are_shown_as_they_are(tmp_path: Path) -> None:
+    directory = checkpoints.write(tmp_path / "[bold]a:smile:", checkpoints.qwen2_5_half_b())
+    result = run("--model", str(directory), "--model", str(directory), "--gpu", "A6000")
+    assert result.exit_code == 0
+    assert result.output.count("[bold]a:smile:") >= 4
 
 
 @pytest.mark.parametrize(

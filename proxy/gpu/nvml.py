@@ -3,6 +3,8 @@
 All calls pass through one choke point, `NvmlReader._ask`, which turns every error into "absent" and
 counts it by kind. Errors that end an NVML session (driver unloaded or upgraded) close it; it is
 opened again with a growing pause. A lost card does the same but leaves the others readable.
+The library itself stays loaded: after an upgrade of the driver NVML may refuse this process until
+it is restarted (`lib_rm_version_mismatch`), and stays down till then.
 
 NVML calls may block for seconds when a driver hangs: read from a thread of its own (sampler.py).
 

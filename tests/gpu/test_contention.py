@@ -141,6 +141,18 @@ def test_what_nvml_hides_is_unknown(
     assert contention.neighbours == ()
 
 
+def test_a_gpu_at_rest_acquits_even_when_nothing_else_is_told(
+    nvml: simulated.SimulatedNvml, reader: NvmlReader
+) -> None:
+    nvml.scene = simulated.wsl_scene()
+    engine = EngineOnGpu(pids=frozenset({81_204}))
+    (contention,) = judge_snapshot(reader.read(), engine, True)
+    assert contention.state == "idle_neighbours"
+    assert contention.evidence == (
+        "5 neighbours with memory that NVML does not tell; none of them runs"
+    )
+
+
 def test_an_empty_list_with_memory_in_use_is_not_none() -> None:
     named = EngineOnGpu(gpus=frozenset({0}))
     (hidden,) = judge(gpu(memory_used_bytes=35 * GIB), engine=named)

@@ -187,4 +187,106 @@ def test_snapshots_and_readings_cannot_be_changed(reader: NvmlReader) -> None:
         snapshot.gpus[0].power_watts = 1.0  # type: ignore[misc]
     with pytest.raises(TypeError):
         snapshot.errors["x"] = 1  # type: ignore[index]
-    assert snapshot.age(snapshot.at + 3.0) == 3.0
+    assert snapshot.age(snapshot.at + 3.0) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pynvml.NVML_ERROR_UNINITIALIZED,
+        pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+    ],
+)
+def test_one_call_that_finds_the_session_ended_ends_it(
+    nvml: simulated.SimulatedNvml, reader: NvmlReader, code: int
+) -> None:
+    nvml.scene = replace(nvml.scene, errors={"nvmlDeviceGetPowerUsage": code})
+    snapshot = reader.read()
+    assert not snapshot.up
+    assert snapshot.gpus == ()
+
+
+def test_a_lost_gpu_does_not_open_the_session_at_every_look(
+    nvml: simulated.SimulatedNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    openings = 0
+    nvml_init = pynvml.nvmlInit
+
+    def count_openings() -> None:
+        nonlocal openings
+        openings += 1
+        nvml_init()
+
+    monkeypatch.setattr(pynvml, "nvmlInit", count_openings)
+    nvml.scene = simulated.lost_gpu_scene()
+    now = 0.0
+    reader = NvmlReader(process_names=True, clock=lambda: now)
+    for _ in range(10):
+        assert reader.read().gpus[0].lost
+    assert openings == 1
+    now = 1.5
+    reader.read()
+    assert openings == 2
+    now = 3.0
+    reader.read()
+    assert openings == 2, "the second pause is longer"
+    reader.close()
+
+
+def test_a_new_driver_is_asked_again_for_what_the_old_one_lacked(
+    nvml: simulated.SimulatedNvml, reader: NvmlReader
+) -> None:
+    working = nvml.scene
+    missing = {"nvmlDeviceGetEccMode": pynvml.NVML_ERROR_FUNCTION_NOT_FOUND}
+    nvml.scene = replace(working, errors=missing)
+    assert reader.read().gpus[0].ecc is None
+    nvml.scene = working
+    assert reader.read().gpus[0].ecc is None, "an unknown function is not asked for again"
+    reader.close()
+    assert reader.read().gpus[0].ecc is False
+
+
+def test_a_total_of_zero_is_not_told(nvml: simulated.SimulatedNvml, reader: NvmlReader) -> None:
+    nvml.scene = simulated.Scene(gpus=(simulated.SimulatedGpu(memory_total_bytes=0),))
+    assert reader.read().gpus[0].memory_total_bytes is None
+
+
+def test_gpm_samples_are_given_back(
+    nvml: simulated.SimulatedNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml.scene = simulated.Scene(gpus=(simulated.SimulatedGpu(dram_percent=72.5),))
+    alive = 0
+    allocate, free = pynvml.nvmlGpmSampleAlloc, pynvml.nvmlGpmSampleFree
+
+    def count_allocated() -> object:
+        nonlocal alive
+        alive += 1
+        return allocate()
+
+    def count_freed(sample: object) -> None:
+        nonlocal alive
+        alive -= 1
+        free(sample)
+
+    monkeypatch.setattr(pynvml, "nvmlGpmSampleAlloc", count_allocated)
+    monkeypatch.setattr(pynvml, "nvmlGpmSampleFree", count_freed)
+    clock = iter(range(100))
+    reader = NvmlReader(process_names=True, clock=lambda: float(next(clock)))
+    ratios = [reader.read().gpus[0].dram_bandwidth_ratio for _ in range(5)]
+    assert ratios == [None, 0.725, 0.725, 0.725, 0.725]
+    assert alive == 1
+    failing = {"nvmlGpmSampleGet": pynvml.NVML_ERROR_NO_PERMISSION}
+    nvml.scene = replace(nvml.scene, errors=failing)
+    reader.read()
+    assert alive == 1
+    reader.close()
+    assert alive == 0
+
+
+def test_a_mig_card_has_no_bandwidth_share_of_its_own(nvml: simulated.SimulatedNvml) -> None:
+    nvml.scene = simulated.Scene(gpus=(simulated.SimulatedGpu(mig=True, dram_percent=50.0),))
+    clock = iter(range(100))
+    reader = NvmlReader(process_names=True, clock=lambda: float(next(clock)))
+    assert [reader.read().gpus[0].dram_bandwidth_ratio for _ in range(3)] == [None] * 3
+    reader.close()

@@ -40,7 +40,8 @@ def test_it_samples_until_stopped(nvml: simulated.SimulatedNvml) -> None:
     assert sampler.latest() is None
     sampler.start()
     sampler.start()
-    assert sampler_threads() == 1
+    (thread,) = (item for item in threading.enumerate() if item.name == "gpu-sampler")
+    assert thread.daemon, "a hanging driver must not keep the process alive"
     wait_for(lambda: sampler.samples >= 3)
     first = sampler.latest()
     assert first is not None
@@ -120,7 +121,7 @@ def test_a_hanging_driver_blocks_nobody() -> None:
     start = time.monotonic()
     snapshot = sampler.latest()
     assert snapshot is not None
-    assert snapshot.age(snapshot.at + 60) == 60
+    assert snapshot.age(snapshot.at + 60) == pytest.approx(60)
     assert not sampler.stop(timeout_seconds=0.05)
     assert time.monotonic() - start < 5
     assert sampler.samples == 1

@@ -189,15 +189,15 @@ def test_injected_usage_is_hidden_in_every_cutting(
     if options is None:
         del body["stream_options"]
     watch = Watch(rig.port)
-    bodies = set()
+    as_it_is, fingerprint_moved = without_usage_event(capture.body)
     for cutting in CUTTINGS:
         response = exchange(rig, expected, body, cutting(capture))
-        assert response.body in without_usage_event(capture.body), cutting.__name__
+        # The fingerprint can move only while the finish event is still here: no event waits for it.
+        allowed = {fingerprint_moved} if cutting is at_once else {as_it_is, fingerprint_moved}
+        assert response.body in allowed, cutting.__name__
         assert end_to_end(response.head) == end_to_end(capture.head)
         assert response.clean
-        bodies.add(bytes(response.body))
         check_counts(measured(watch.after()), expected)
-    assert len(bodies) == 1, "the hidden event left different bytes behind in different cuttings"
 
 
 def test_every_capture_has_its_expectation() -> None:

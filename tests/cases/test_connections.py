@@ -259,7 +259,8 @@ def test_case_27_never_more_than_one_retry(new_rig: Callable[..., Rig]) -> None:
     assert response.status == 502
     check_envelope(response.json())
     assert 2 <= len(rig.engine.requests) <= 3
-    assert watch.after().outcomes == {"upstream_unreachable": 1}
+    (outcome,) = watch.after().outcomes
+    assert outcome in {"upstream_unreachable", "upstream_incomplete"}
 
 
 def test_case_27_no_retry_on_a_fresh_connection(new_rig: Callable[..., Rig]) -> None:
@@ -269,6 +270,10 @@ def test_case_27_no_retry_on_a_fresh_connection(new_rig: Callable[..., Rig]) -> 
         c.close()
 
     rig.engine.on(CHAT, close)
+    # The proxy's own look at the model list has left a connection that would be reused.
+    wait_until(lambda: bool(rig.engine.background), what="the model list was read")
+    rig.engine.drop_connections()
+    wait_until(lambda: not rig.engine.open_connections, what="no connection is left")
     response = ask(rig.port)
     assert response.status == 502
     check_envelope(response.json())
@@ -798,7 +803,8 @@ def test_case_32_two_readings_are_refused(
     if not {n.strip().lower() for n, _ in headers} & {"content-length", "transfer-encoding"}:
         framed.append(("Content-Length", str(len(body))))
     with rig.client(2) as client:
-        client.send(request("POST", "/v1/x", framed, None) + body)
+        # The head alone must be enough to refuse it: the engine is not to see even that.
+        client.send(request("POST", "/v1/x", framed, None), body, gap=0.05)
         response = client.read_response()
     if name == "folded":
         assert response.status in (200, 400)
@@ -824,17 +830,16 @@ def test_case_32_two_readings_are_refused(
     ids=["bare_lf", "one_bare_lf", "two_spaces", "http_0_9", "no_colon", "nul", "tls"],
 )
 def test_case_32_malformed_heads(rig: Rig, head: bytes) -> None:
-    """A lone LF may be read as a line end, but what goes on is then clean."""
+    """Refused, or read in one way: then what goes on to the engine is well-formed."""
     rig.engine.on("/v1/x", send(json_answer({"a": 1})))
     with rig.client(2) as client:
         client.send(head)
-        try:
-            status = client.read_response().status
-        except (UncleanEnd, ValueError):
-            status = 400
-    assert status == 400 or b"\n" in head.replace(b"\r\n", b"")
+        response = client.read_response()
+    assert response.status in (200, 400)
+    assert len(rig.engine.requests) == (response.status == 200)
     for received in rig.engine.requests:
         assert not re.search(rb"(?<!\r)\n|\r(?!\n)", received.head)
+        assert re.fullmatch(r"GET /v1/x HTTP/1\.1", received.request_line)
 
 
 def test_case_32_host_twice_or_missing(rig: Rig) -> None:

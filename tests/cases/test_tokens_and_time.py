@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import Rig, start_proxy
 from tests.support.chat import CHAT, COMPLETIONS, ask
-from tests.support.client import post
+from tests.support.client import Response, post
 from tests.support.engine import (
     DONE,
     EVENT_STREAM,
@@ -185,7 +185,8 @@ def test_case_13_four_tokens_per_event(rig: Rig) -> None:
     rig.engine.on(CHAT, timed(*steps, STOP, usage_event(400), DONE))
     watch = rig.watch()
     response = ask(rig.port)
-    first, last = response.arrivals[1][0], response.arrivals[100][0]
+    size = len(chat_event("four"))
+    first, last = response.arrival(len(ROLE) + size), response.arrival(len(ROLE) + 100 * size)
     gained = watch.after()
     assert tokens(gained) == (400, None)
     assert gained.total("token_events_total") == 100
@@ -267,6 +268,11 @@ def test_case_16_empty_answer(rig: Rig) -> None:
     assert all(map(math.isfinite, rig.scrape().samples.values()))
 
 
+def last_pair(response: Response, finishes: list[bytes]) -> float:
+    """When the last tokens were here: all that stands before the finish events."""
+    return response.arrival(response.body.index(finishes[0]))
+
+
 def test_case_17_two_choices_interleaved(rig: Rig) -> None:
     steps: list[float | bytes] = [chat_event({"role": "assistant"}, index=i) for i in (0, 1)]
     for _ in range(30):
@@ -275,7 +281,7 @@ def test_case_17_two_choices_interleaved(rig: Rig) -> None:
     rig.engine.on(CHAT, timed(*steps, *finishes, usage_event(60), DONE))
     watch = rig.watch()
     response = ask(rig.port, n=2)
-    duration = response.arrivals[61][0] - response.arrivals[2][0]
+    duration = last_pair(response, finishes) - response.arrivals[0][0]
     gained = watch.after()
     assert tokens(gained) == (60, None)
     assert gained.count(TTFT) == 1
@@ -300,7 +306,7 @@ def test_case_17_two_prompts(rig: Rig) -> None:
     watch = rig.watch()
     body = {"model": "qwen", "prompt": ["a", "b"], "stream": True}
     response = post(rig.port, COMPLETIONS, {**body, "stream_options": {"include_usage": True}})
-    duration = response.arrivals[59][0] - response.arrivals[0][0]
+    duration = last_pair(response, finishes) - response.arrivals[0][0]
     gained = watch.after()
     assert tokens(gained) == (60, None)
     assert gained.total("finish_reasons_total", reason="stop") == 2

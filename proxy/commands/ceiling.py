@@ -23,14 +23,8 @@ from proxy.model.ceiling import (
     step_ceiling,
 )
 from proxy.model.kv import KvCache, KvUnknown
-from proxy.model.weights import (
-    Basis,
-    WeightsFound,
-    WeightsUnknown,
-    estimate_weights,
-    resolve_kv,
-    resolve_weights,
-)
+from proxy.model.resolve import resolve_kv, resolve_weights
+from proxy.model.weights import Basis, WeightsFound, WeightsUnknown, estimate_weights
 
 _USUAL_CARDS = (
     "NVIDIA L4",

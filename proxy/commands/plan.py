@@ -15,7 +15,8 @@ from proxy.commands._cards import named_card
 from proxy.commands._output import new_table, print_json, terminal
 from proxy.commands._quantities import AMOUNT, BITS, BYTES, COUNT, FACTOR, POSITIVE
 from proxy.model.kv import KvCache, KvUnknown
-from proxy.model.weights import WeightsUnknown, resolve_config, resolve_kv, resolve_weights
+from proxy.model.resolve import resolve_config, resolve_kv, resolve_weights
+from proxy.model.weights import WeightsUnknown
 
 _HOURS_PER_MONTH = 730.0
 _SECONDS_PER_MONTH = _HOURS_PER_MONTH * 3600

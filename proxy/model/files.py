@@ -9,7 +9,14 @@ from typing import Any
 
 from proxy.model.errors import CheckpointError
 
-__all__ = ["MAX_JSON_BYTES", "exists", "file_size", "parse_json_object", "read_json_object"]
+__all__ = [
+    "MAX_JSON_BYTES",
+    "exists",
+    "file_size",
+    "home_expanded",
+    "parse_json_object",
+    "read_json_object",
+]
 
 MAX_JSON_BYTES = 64 * 1024 * 1024
 """Largest config or index that is read [bytes]. Real ones stay below 20 MB."""
@@ -38,6 +45,14 @@ def exists(path: Path) -> bool:
     except OSError as error:
         raise CheckpointError(f"{path}: {_cause(error)}") from error
     return True
+
+
+def home_expanded(text: str) -> Path:
+    """A path with a leading `~` replaced. Raises CheckpointError when that user has no home."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise CheckpointError(f"{text}: there is no such home directory") from error
 
 
 def read_json_object(path: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from proxy.model.errors import CheckpointError
-from proxy.model.files import exists, file_size
+from proxy.model.files import exists, file_size, home_expanded
 
 __all__ = ["cache_directory", "is_repository", "snapshot"]
 
@@ -20,13 +20,13 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def cache_directory(environment: Mapping[str, str]) -> Path:
-    """Where the Hugging Face libraries of this user keep their files."""
+    """Where the Hugging Face libraries of this user keep their files. Raises CheckpointError."""
     if cache := environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE"):
-        return Path(cache).expanduser()
+        return home_expanded(cache)
     if home := environment.get("HF_HOME"):
-        return Path(home).expanduser() / "hub"
+        return home_expanded(home) / "hub"
     base = environment.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "huggingface" / "hub"
+    return home_expanded(base) / "huggingface" / "hub"
 
 
 def is_repository(text: str) -> bool:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from proxy.model.config import parse_config
 from proxy.model.kv import KvUnknown
-from proxy.model.weights import WeightsFound, WeightsUnknown, resolve_kv, resolve_weights
+from proxy.model.resolve import resolve_kv, resolve_weights
+from proxy.model.weights import WeightsFound, WeightsUnknown
 from tests.model import checkpoints
 
 SHARD = "model-00002-of-00004.safetensors"
@@ -110,7 +111,7 @@ def test_a_partial_sum_is_no_sum(
 @pytest.mark.parametrize(
     "root",
     [None, "", "/nowhere/at/all", "../../etc/passwd", "a\0b", "x" * 5000, "\ud800", "~nobody/x",
-     "s3://bucket/model", "org/name/third", "org/na me", "-", "..", "org/.."],
+     "~no-such-user/x", "s3://bucket/model", "org/name/third", "org/na me", "-", "..", "org/.."],
 )  # fmt: skip
 def test_roots_that_name_nothing(root: str | None, tmp_path: Path) -> None:
     environment = {"HF_HOME": str(tmp_path)}
@@ -118,6 +119,30 @@ def test_roots_that_name_nothing(root: str | None, tmp_path: Path) -> None:
     assert isinstance(weights, WeightsUnknown)
     assert weights.reason
     assert isinstance(resolve_kv(root, environment=environment), KvUnknown)
+
+
+def test_a_cache_in_no_home() -> None:
+    weights = resolve_weights("org/name", environment={"HF_HOME": "~no-such-user"})
+    assert isinstance(weights, WeightsUnknown)
+    assert "no such home" in weights.reason
+
+
+def test_projections_without_a_shape_do_not_raise(tmp_path: Path) -> None:
+    model = checkpoints.gemma3_4b()
+    model.tensors = [
+        (name, "BF16", () if "k_proj" in name else shape) for name, _, shape in model.tensors
+    ]
+    checkpoints.write(tmp_path, model)
+    assert isinstance(resolve_kv(str(tmp_path), environment={}), KvUnknown)
+
+
+def test_a_layer_that_is_missing_leaves_the_checkpoint_basis(tmp_path: Path) -> None:
+    model = checkpoints.qwen2_5_7b()
+    model.tensors = [spec for spec in model.tensors if ".layers.13." not in spec[0]]
+    weights = resolve_weights(str(checkpoints.write(tmp_path, model)), environment={})
+    assert isinstance(weights, WeightsFound)
+    assert weights.streamed is None
+    assert weights.streamed_unknown_because == "layer 13 of 28 is not among its tensors"
 
 
 def test_a_path_inside_the_container_says_so() -> None:
@@ -152,7 +177,7 @@ def test_files_that_one_may_not_read(tmp_path: Path) -> None:
     directory = checkpoints.write(tmp_path, checkpoints.qwen2_5_half_b())
     tmp_path.chmod(0o700)
     code = (
-        "import sys; from proxy.model.weights import resolve_kv, resolve_weights;"
+        "import sys; from proxy.model.resolve import resolve_kv, resolve_weights;"
         "import os; os.setuid(65534);"
         "print(resolve_weights(sys.argv[1])); print(resolve_kv(sys.argv[1]))"
     )

@@ -7,7 +7,8 @@ import pytest
 from proxy.model import ceiling
 from proxy.model.config import parse_config
 from proxy.model.kv import KvCache, kv_from_bytes_per_token, kv_from_config
-from proxy.model.weights import WeightsFound, resolve_weights
+from proxy.model.resolve import resolve_weights
+from proxy.model.weights import WeightsFound
 from tests.model import checkpoints
 
 A6000 = 768e9

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.model.weights import WeightsFound, WeightsUnknown, resolve_weights
+from proxy.model.resolve import resolve_weights
+from proxy.model.weights import WeightsFound, WeightsUnknown
 
 gguf = pytest.importorskip("gguf")
 numpy = pytest.importorskip("numpy")

@@ -7,7 +7,7 @@ import pytest
 
 from proxy.model.config import parse_config
 from proxy.model.kv import KvCache, KvUnknown, kv_from_bytes_per_token, kv_from_config
-from proxy.model.weights import resolve_kv
+from proxy.model.resolve import resolve_kv
 from tests.model import checkpoints
 
 QWEN7B = checkpoints.qwen2_5_7b().config

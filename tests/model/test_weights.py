@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from proxy.model.resolve import resolve_weights
 from proxy.model.weights import (
     Streamed,
     WeightsFound,
     WeightsUnknown,
     estimate_weights,
     expected_experts,
-    resolve_weights,
 )
 from tests.model import checkpoints
 

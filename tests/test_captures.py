@@ -62,7 +62,13 @@ def as_captured(capture: Capture) -> list[bytes]:
 
 
 def bytewise(capture: Capture) -> list[bytes]:
-    return [capture.raw[i : i + 1] for i in range(len(capture.raw))]
+    """One byte per write; of a long capture its first and last 4,000 bytes, to save time."""
+    raw = capture.raw
+    edge = 4000 if len(raw) > 8000 else len(raw)
+    first, middle, last = raw[:edge], raw[edge : len(raw) - edge], raw[max(edge, len(raw) - edge) :]
+    pieces = [first[i : i + 1] for i in range(len(first))]
+    pieces += [middle] if middle else []
+    return pieces + [last[i : i + 1] for i in range(len(last))]
 
 
 def at_once(capture: Capture) -> list[bytes]:
@@ -167,7 +173,8 @@ def without_usage_event(body: bytes) -> tuple[bytes, bytes]:
     """The body without its usage event: as it is, and with `system_fingerprint` moved.
 
     vLLM puts the fingerprint on the last data event: the usage event, or without one the finish
-    event. The second form is what it would have sent unasked.
+    event. The second form is what it would have sent unasked; the first is left when the finish
+    event had gone before the usage event came, as no event may be held back.
     """
     found = re.search(rb'data: [^\n]*"choices":\[\],"usage":[^\n]*\n\n', body)
     assert found is not None
@@ -194,7 +201,7 @@ def test_injected_usage_is_hidden_in_every_cutting(
         response = exchange(rig, expected, body, cutting(capture))
         # The fingerprint can move only while the finish event is still here: no event waits for it.
         allowed = {fingerprint_moved} if cutting is at_once else {as_it_is, fingerprint_moved}
-        assert response.body in allowed, cutting.__name__
+        assert bytes(response.body) in allowed, cutting.__name__
         assert end_to_end(response.head) == end_to_end(capture.head)
         assert response.clean
         check_counts(measured(watch.after()), expected)

@@ -1,5 +1,6 @@
 """Reading `/tokgauge/metrics` as Prometheus does, and comparing two scrapes."""
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -66,10 +67,17 @@ class Scrape:
         return result
 
 
-def scrape(port: int) -> Scrape:
+def read_page(port: int) -> str:
     response = fetch(port, "GET", "/tokgauge/metrics")
     assert response.status == 200, response.head
-    text = response.body.decode()
+    return response.body.decode()
+
+
+def scrape(port: int) -> Scrape:
+    return parse(read_page(port))
+
+
+def parse(text: str) -> Scrape:
     samples: dict[Key, float] = {}
     names: set[str] = set()
     for family in text_string_to_metric_families(text):
@@ -82,23 +90,35 @@ def scrape(port: int) -> Scrape:
 
 
 class Watch:
-    """What the metrics gain with the end of exchanges, since its making or the last `after`."""
+    """What the metrics gain with the end of exchanges, since its making or the last `after`.
+
+    Leaves out the buckets of histograms, which are most of the page and most of the time.
+    """
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self.before = scrape(port)
+        self.before = parse(_without_buckets(read_page(port)))
 
     def after(self, count: int = 1, timeout: float = 5.0) -> Scrape:
         """Wait until `count` exchanges have ended, and give what they added."""
         end = time.monotonic() + timeout
+        before = self.before.total("requests_total") or 0.0
         while True:
-            now = scrape(self._port)
-            gained = now.since(self.before)
-            ended = gained.total("requests_total") or 0.0
+            page = _without_buckets(read_page(self._port))
+            ended = sum(map(float, _REQUESTS.findall(page))) - before
             if ended >= count:
                 assert ended == count, f"{ended} exchanges ended, not {count}"
+                now = parse(page)
+                gained = now.since(self.before)
                 self.before = now
                 return gained
             if time.monotonic() > end:
                 raise AssertionError(f"{ended} of {count} exchanges ended within {timeout} s")
             time.sleep(0.01)
+
+
+_REQUESTS = re.compile(r"(?m)^tokgauge_requests_total{.*} (\S+)$")
+
+
+def _without_buckets(page: str) -> str:
+    return re.sub(r"(?m)^\w+_bucket{.*\n", "", page)

@@ -119,9 +119,10 @@ def split_tensors(
     present = {layer_index(tensor.name) for tensor in dense} - {None}
     if not present:
         raise CheckpointError("no decoder layers are recognised among its tensors")
-    absent = set(range(layers or 0)) - present - drafting
-    if absent:
-        raise CheckpointError(f"layer {min(absent)} of {layers} is not among its tensors")
+    present |= drafting
+    absent = next((number for number in range(layers or 0) if number not in present), None)
+    if absent is not None:
+        raise CheckpointError(f"layer {absent} of {layers} is not among its tensors")
     if not by_role[Role.HEAD]:
         if tied is False or not by_role[Role.EMBEDDING]:
             raise CheckpointError("its output head is not recognised among its tensors")
@@ -153,7 +154,7 @@ def _check_experts(routed: list[Tensor], experts: int) -> None:
         elif len(tensor.shape) >= 3 and experts not in tensor.shape:
             raise CheckpointError(f"tensor {tensor.name!r} does not hold {experts} experts")
     for layer, found in numbers.items():
-        if found != set(range(experts)):
+        if len(found) != experts or max(found) != experts - 1:
             raise CheckpointError(
                 f"layer {layer} has {len(found)} experts, config.json says {experts}"
             )

@@ -145,6 +145,16 @@ def test_a_layer_that_is_missing_leaves_the_checkpoint_basis(tmp_path: Path) -> 
     assert weights.streamed_unknown_because == "layer 13 of 28 is not among its tensors"
 
 
+@pytest.mark.parametrize("key", ["num_hidden_layers", "num_experts", "num_experts_per_tok"])
+def test_monstrous_counts_cost_nothing(tmp_path: Path, key: str) -> None:
+    model = checkpoints.qwen3_30b_a3b()
+    model.config[key] = 2**52
+    weights = resolve_weights(str(checkpoints.write(tmp_path, model)), environment={})
+    assert isinstance(weights, WeightsFound)
+    assert weights.streamed is None
+    resolve_kv(str(tmp_path), environment={})
+
+
 def test_a_path_inside_the_container_says_so() -> None:
     weights = resolve_weights("/models/qwen", environment={})
     assert isinstance(weights, WeightsUnknown)

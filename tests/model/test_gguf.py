@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from proxy.model.gguf import read_gguf
 from proxy.model.resolve import resolve_weights
 from proxy.model.weights import WeightsFound, WeightsUnknown
 
@@ -83,6 +84,59 @@ def test_damaged_files(tmp_path: Path) -> None:
         weights = resolve_weights(str(path), environment={})
         assert isinstance(weights, WeightsUnknown), size
         assert "not a whole GGUF file" in weights.reason
+
+
+@pytest.mark.parametrize(
+    ("position", "value"),
+    [(4, b"\0\0\0\3"), (4, b"\x09"), (8, b"\xff" * 8), (16, b"\xff" * 8), (24, b"\xff" * 8)],
+)
+def test_numbers_that_lead_astray(tmp_path: Path, position: int, value: bytes) -> None:
+    path = write(tmp_path / "model.gguf")
+    data = bytearray(path.read_bytes())
+    data[position : position + len(value)] = value
+    path.write_bytes(data)
+    weights = resolve_weights(str(path), environment={})
+    assert isinstance(weights, WeightsUnknown)
+    assert "not a whole GGUF file" in weights.reason
+
+
+def test_damage_anywhere_never_raises(tmp_path: Path) -> None:
+    path = write(tmp_path / "model.gguf", experts=True)
+    whole = path.read_bytes()
+    for position in range(0, 700, 3):
+        path.write_bytes(whole[:position] + b"\xff" + whole[position + 1 :])
+        resolve_weights(str(path), environment={})
+
+
+def test_types_that_the_library_does_not_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "model.gguf")
+    monkeypatch.delitem(gguf.constants.GGML_QUANT_SIZES, gguf.GGMLQuantizationType.Q4_K)
+    weights = resolve_weights(str(path), environment={})
+    assert isinstance(weights, WeightsUnknown)
+    assert "which the gguf library lacks" in weights.reason
+
+
+def test_a_vocabulary_is_skipped_and_sizes_agree_with_the_library(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_token_list([f"word{n}" for n in range(2000)])
+    writer.add_array("numbers", [1, 2, 3])
+    writer.add_custom_alignment(64)
+    writer.add_block_count(1)
+    for name, kind in (("blk.0.a", "Q6_K"), ("output", "Q8_0"), ("token_embd", "Q5_0")):
+        elements, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
+        rows = numpy.zeros((7, 512 // elements * size), dtype=numpy.uint8)
+        writer.add_tensor(f"{name}.weight", rows, raw_dtype=gguf.GGMLQuantizationType[kind])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    by_library = {tensor.name: tensor.n_bytes for tensor in gguf.GGUFReader(path).tensors}
+    ours = read_gguf(path)
+    assert {tensor.name: tensor.bytes for tensor in ours.tensors} == by_library
+    assert ours.layers == 1
 
 
 def test_a_split_model_needs_all_its_parts(tmp_path: Path) -> None:

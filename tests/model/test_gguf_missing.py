@@ -10,7 +10,8 @@ from proxy.model.weights import WeightsUnknown
 
 
 def test_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "gguf", None)
+    for name in ("gguf", "gguf.constants"):
+        monkeypatch.setitem(sys.modules, name, None)
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     for root in (tmp_path, tmp_path / "model.gguf"):
         weights = resolve_weights(str(root), environment={})

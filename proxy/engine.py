@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
+
+from proxy.model.served import ServedModel, served_models
 
 OTHER = "other"
 """The label of every model that the engine does not list."""
@@ -12,22 +12,7 @@ OTHER = "other"
 MAX_MODELS = 1000
 """Listed models beyond which further names are `other`: labels stay bounded whatever is listed."""
 
-
-class _Card(msgspec.Struct):
-    id: str
-    root: Any = None
-    parent: Any = None
-    max_model_len: Any = None
-    owned_by: Any = None
-
-
-class _Cards(msgspec.Struct):
-    data: list[_Card]
-
-
 _PATIENT = ("vllm", "sglang")
-
-_decode_cards = msgspec.json.Decoder(_Cards).decode
 
 
 class EngineFacts:
@@ -37,8 +22,8 @@ class EngineFacts:
     """
 
     def __init__(self, models: tuple[str, ...]) -> None:
-        self._fixed = frozenset(models)
-        self._listed: dict[str, int | None] = {}
+        self._fixed = models
+        self._listed: dict[str, ServedModel] = {}
         self.up: bool | None = None
         self.refuses_injection = False
         self.may_be_asked_while_busy = False
@@ -46,20 +31,31 @@ class EngineFacts:
         cuts a stream for any other request."""
 
     def learn_models(self, body: bytes) -> None:
-        """Take the body of `GET /v1/models`. Raises `msgspec.MsgspecError` when it is not one."""
-        cards = _decode_cards(body).data[:MAX_MODELS]
+        """Take the body of `GET /v1/models`. Raises `msgspec.MsgspecError` when it is not JSON."""
+        cards = served_models(msgspec.json.decode(body))[:MAX_MODELS]
         self.may_be_asked_while_busy = any(card.owned_by in _PATIENT for card in cards)
-        self._listed = {
-            card.id: card.max_model_len if type(card.max_model_len) is int else None
-            for card in cards
-        }
+        self._listed = {card.id: card for card in cards}
 
     def label(self, model: str | None) -> str:
         """The model's metric label: its name when the engine lists it, else `other`."""
-        if model is not None and (model in self._fixed or model in self._listed):
+        if model is not None and (model in self._listed or model in self._fixed):
             return model
         return OTHER
 
     def context_length(self, model: str | None) -> int | None:
         """The model's longest context in tokens, where the engine tells."""
-        return self._listed.get(model) if model is not None else None
+        card = self._listed.get(model) if model is not None else None
+        return card.max_model_len if card is not None else None
+
+    @property
+    def base(self) -> ServedModel | None:
+        """The model whose weights the engine reads; LoRA adapters and aliases share it."""
+        return next((card for card in self._listed.values() if card.parent is None), None)
+
+    @property
+    def base_label(self) -> str:
+        """The label of figures that belong to the engine as a whole."""
+        base = self.base
+        if base is not None:
+            return base.id
+        return self._fixed[0] if self._fixed else OTHER

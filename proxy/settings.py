@@ -71,9 +71,20 @@ def _rising(value: tuple[float, ...]) -> tuple[float, ...]:
     return value
 
 
+def _pattern(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"accepted: a regular expression ({error})") from error
+    return value
+
+
 EngineUrl = Annotated[str, AfterValidator(_engine_url)]
 Seconds = Annotated[float, Field(gt=0, le=86400 * 7, allow_inf_nan=False)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_from_commas)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Pids = Annotated[tuple[int, ...], BeforeValidator(_from_commas)]
+Pattern = Annotated[str, AfterValidator(_pattern)]
 Buckets = Annotated[tuple[float, ...], BeforeValidator(_from_commas), AfterValidator(_rising)]
 
 
@@ -82,7 +93,15 @@ class Engine(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    upstream: EngineUrl = Field(description="Address of the engine, e.g. http://127.0.0.1:8000.")
+    upstream: def _pattern(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"accepted: a regular expression ({error})") from error
+    return value
+
+
+EngineUrl = Field(description="Address of the engine, e.g. http://127.0.0.1:8000.")
     upstream_ca_file: Path | None = Field(
         None, description="Certificates (PEM) to trust for an https engine, beside the system's."
     )
@@ -98,6 +117,59 @@ class Engine(BaseModel):
     models: Names = Field(
         (),
         description="Model names used as metric labels. Default: what GET /v1/models lists.",
+    )
+
+    gpu: str | None = Field(
+        None,
+        description="Card that the engine runs on, e.g. 'RTX A6000', where NVML cannot tell "
+        "(an engine on another machine).",
+    )
+    gpus: Names = Field(
+        (),
+        description="NVML indices or UUIDs of the engine's GPUs. Default: those with a process "
+        "of the engine.",
+    )
+    tensor_parallel_size: int = Field(
+        1, ge=1, le=1024, description="GPUs that share every layer (vLLM's --tensor-parallel-size)."
+    )
+    gpu_bandwidth: Positive | None = Field(
+        None, description="Memory bandwidth of one GPU in bytes/s. Default: card table, then NVML."
+    )
+    gpu_measured_bandwidth: Positive | None = Field(
+        None, description="Memory bandwidth of one GPU as you measured it, in bytes/s."
+    )
+    gpu_flops: Positive | None = Field(
+        None,
+        description="Dense FLOP/s of one GPU in the model's precision; with matmul_parameters it "
+        "tells whether a large batch is limited by computing.",
+    )
+    matmul_parameters: Positive | None = Field(
+        None, description="Parameters that every token is multiplied with (MoE: the active ones)."
+    )
+    model_path: str | None = Field(
+        None,
+        description="Directory, file or cached repository of the model's weights. Default: the "
+        "root that GET /v1/models names.",
+    )
+    weights_bytes: Positive | None = Field(
+        None, description="Bytes of weights that one decode step reads. Default: from the files."
+    )
+    checkpoint_bytes: Positive | None = Field(
+        None, description="Bytes of the whole checkpoint. Default: from the files."
+    )
+    kv_bytes_per_token: Positive | None = Field(
+        None, description="Bytes of KV cache per token of context. Default: from config.json."
+    )
+    kv_cache_dtype: str | None = Field(
+        None, description="vLLM's --kv-cache-dtype. Default: what its metrics say, then the model's."
+    )
+    engine_pids: Pids = Field(
+        (), description="Process ids of the engine as nvidia-smi on the host shows them."
+    )
+    engine_process: Pattern | None = Field(
+        None,
+        description="Regular expression for the names of the engine's processes. Default: known "
+        "engines.",
     )
 
 
@@ -160,6 +232,10 @@ class Settings(BaseModel):
     )  # fmt: skip
     poll_interval: Seconds = Field(
         10.0, description="Seconds between the proxy's own GET /v1/models calls to the engine."
+    )
+    nvml: bool = Field(True, description="Read the GPUs of this machine through NVML.")
+    engine_metrics_interval: Seconds = Field(
+        2.0, description="Seconds between looks at the engine's own /metrics."
     )
     rate_window: Seconds = Field(
         15.0, description="Length of the sliding window of output_tokens_per_second, in seconds."

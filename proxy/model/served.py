@@ -18,6 +18,8 @@ class ServedModel:
     parent: str | None
     """The base model of a LoRA adapter; its root is then the adapter's directory."""
     max_model_len: int | None
+    owned_by: str | None = None
+    """The engine's own name, as vLLM and SGLang give it."""
 
 
 def served_models(payload: Any) -> tuple[ServedModel, ...]:
@@ -31,6 +33,7 @@ def served_models(payload: Any) -> tuple[ServedModel, ...]:
             root=_text(card.get("root")),
             parent=_text(card.get("parent")),
             max_model_len=_count(card.get("max_model_len")),
+            owned_by=_text(card.get("owned_by")),
         )
         for card in data
         if isinstance(card, dict) and isinstance(card.get("id"), str)

@@ -1,0 +1,70 @@
+"""The three figures of the ceiling - bandwidth, weights, KV cache - each with its source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from proxy.gpu.bandwidth import Bandwidth, engine_bandwidth
+from proxy.gpu.catalogue import find_cards
+from proxy.gpu.readings import GpuReading
+from proxy.model.ceiling import ComputeRoof, ridge_batch
+from proxy.model.kv import KvCache, KvUnknown
+from proxy.model.resolve import resolve_kv, resolve_weights
+from proxy.model.weights import WeightsFound, WeightsUnknown
+from proxy.settings import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class ModelBytes:
+    """What a model's decode steps read."""
+
+    weights: WeightsFound | WeightsUnknown
+    kv: KvCache | KvUnknown
+
+
+def model_bytes(engine: Engine, root: str | None, kv_cache_dtype: str | None) -> ModelBytes:
+    """Weights and KV cache of the served model.
+
+    root: what `GET /v1/models` names; the setting `model_path` wins. kv_cache_dtype: as the
+    engine's metrics say; the setting wins. Reads files, so it belongs into a thread. Never raises.
+    """
+    where = engine.model_path or root
+    return ModelBytes(
+        resolve_weights(
+            where, streamed_bytes=engine.weights_bytes, checkpoint_bytes=engine.checkpoint_bytes
+        ),
+        resolve_kv(
+            where,
+            bytes_per_token=engine.kv_bytes_per_token,
+            cache_dtype=engine.kv_cache_dtype or kv_cache_dtype,
+        ),
+    )
+
+
+def bandwidth(engine: Engine, readings: tuple[GpuReading, ...]) -> Bandwidth:
+    """Memory bandwidth that one decode step draws on; `readings` are the engine's GPUs."""
+    found = engine_bandwidth(
+        readings,
+        tensor_parallel_size=engine.tensor_parallel_size,
+        settings_value=engine.gpu_bandwidth,
+        measured_value=engine.gpu_measured_bandwidth,
+    )
+    if found.bytes_per_second is not None or engine.gpu is None:
+        return found
+    cards = find_cards(engine.gpu)
+    if len(cards) != 1:
+        named = ", ".join(card.name for card in cards) or "no card of the table"
+        return Bandwidth(None, None, f"the setting gpu = {engine.gpu!r} means {named}")
+    return Bandwidth(
+        cards[0].bandwidth_bytes_per_second * engine.tensor_parallel_size,
+        "catalogue",
+        f"table of cards: {cards[0].name}, named in the settings",
+    )
+
+
+def compute_ridge(engine: Engine, total_bandwidth: float, weight_bytes: float) -> float | None:
+    """Batch above which computing limits instead of reading; None without the two settings."""
+    if engine.gpu_flops is None or engine.matmul_parameters is None:
+        return None
+    roof = ComputeRoof(engine.gpu_flops * engine.tensor_parallel_size, engine.matmul_parameters)
+    return ridge_batch(total_bandwidth, weight_bytes, roof)

@@ -93,15 +93,7 @@ class Engine(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    upstream: def _pattern(value: str) -> str:
-    try:
-        re.compile(value)
-    except re.error as error:
-        raise ValueError(f"accepted: a regular expression ({error})") from error
-    return value
-
-
-EngineUrl = Field(description="Address of the engine, e.g. http://127.0.0.1:8000.")
+    upstream: EngineUrl = Field(description="Address of the engine, e.g. http://127.0.0.1:8000.")
     upstream_ca_file: Path | None = Field(
         None, description="Certificates (PEM) to trust for an https engine, beside the system's."
     )
@@ -161,7 +153,7 @@ EngineUrl = Field(description="Address of the engine, e.g. http://127.0.0.1:8000
         None, description="Bytes of KV cache per token of context. Default: from config.json."
     )
     kv_cache_dtype: str | None = Field(
-        None, description="vLLM's --kv-cache-dtype. Default: what its metrics say, then the model's."
+        None, description="vLLM's --kv-cache-dtype. Default: as its metrics say."
     )
     engine_pids: Pids = Field(
         (), description="Process ids of the engine as nvidia-smi on the host shows them."

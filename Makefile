@@ -1,0 +1,38 @@
+# make demo   the proxy with a simulated engine and GPU before you; Ctrl-C ends it
+# make test   every check, with what it needs set up first
+
+PYTHON := $(shell for name in python3.13 python3.12 python3.11 python3; do \
+	"$$name" -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& echo "$$name" && break; done)
+PIP := .venv/bin/python -m pip --disable-pip-version-check install --quiet
+
+.PHONY: demo test services
+
+demo: .venv/installed-demo
+	.venv/bin/tokgauge demo
+
+test: .venv/installed-test services
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/pytest
+
+# What some tests start by themselves. Without root they are left out, with a message.
+services:
+	@.ci/need nginx=nginx promtool=prometheus amtool=prometheus-alertmanager \
+		cc=gcc /usr/include/stdlib.h=libc6-dev
+
+.venv/bin/python:
+	@test -n "$(PYTHON)" || { \
+		echo "Python 3.11 or newer with venv is needed (Debian: apt-get install python3-venv)"; \
+		exit 1; }
+	$(PYTHON) -m venv --clear .venv
+
+.venv/installed-demo: requirements.lock requirements-build.lock pyproject.toml .venv/bin/python
+	$(PIP) --require-hashes -r requirements.lock -r requirements-build.lock
+	$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venv/installed-test: requirements-dev.lock .venv/installed-demo
+	$(PIP) --require-hashes -r requirements-dev.lock
+	@touch $@

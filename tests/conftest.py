@@ -47,7 +47,6 @@ def shared_engine() -> Iterator[ScriptedEngine]:
 def start_proxy(**settings: Any) -> "BackgroundProxy":
     """A proxy in this process, not yet entered. Imported late: most tests never need the server."""
     from proxy.server import BackgroundProxy
-
     from proxy.settings import Settings
 
     return BackgroundProxy(Settings(**{"models": MODELS, "port": 0, **settings}))

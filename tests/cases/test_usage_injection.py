@@ -251,6 +251,18 @@ def test_case_22_still_refused_without_it(new_rig: Callable[..., Rig]) -> None:
     assert len(rig.engine.requests) == 2
 
 
+def test_case_22_an_echo_of_the_name_is_no_refusal(new_rig: Callable[..., Rig]) -> None:
+    """Engines quote what a client sent: its text must not switch the asking off for all."""
+    rig = new_rig()
+    quoting = refusal("temperature: input should be a number, input: 'stream_options'")
+    rig.engine.on(CHAT, send(quoting))
+    assert ask(rig.port, asked=False, temperature="stream_options").status == 400
+    rig.engine.forget()
+    rig.engine.on(CHAT, stream(*whole_answer("a", "b")))
+    assert ask(rig.port, asked=False).status == 200
+    assert json.loads(rig.engine.requests[0].body)["stream_options"] == {"include_usage": True}
+
+
 USAGE = json.loads(usage_event(2)[6:])["usage"]
 
 

@@ -23,6 +23,13 @@ MIN_ARRIVALS_FOR_RATE = 8
 """Below this many separate arrivals the tokens were held back somewhere: the span is not theirs."""
 
 
+_TEMPLATE_TOKENS = 1024
+"""More than the chat templates of known models add to a request."""
+
+_UNBOUNDED = (b'"image', b'"input_image', b'"audio', b'"input_audio', b'"video', b'_id"', b'"file')
+"""Parts of a request that stand for more tokens than they have bytes."""
+
+
 class Gaps:
     """Gaps between token events as counts per histogram bucket, so that each costs no lock.
 
@@ -60,6 +67,9 @@ class Exchange:
         self.opened_at = opened_at
         self.asked = Asked()
         self.retried = False
+        self.alone = True
+        """No other exchange was generating at the same time (kept by the observer)."""
+        self.request_bytes: int | None = None
         self.status: int | None = None
         self.stream = False
         self.reader: AnswerReader | None = None
@@ -74,6 +84,7 @@ class Exchange:
         self._first_output_at: float | None = None
         self._last_token_at: float | None = None
         self._last_byte_at: float | None = None
+        self._ended_at: float | None = None
         self._arrivals = 0
         self._in_proxy = 0.0
         self._events: EventReader | None = None
@@ -93,6 +104,46 @@ class Exchange:
         """When the first token event arrived."""
         return self._first_token_at
 
+    @property
+    def generates(self) -> bool:
+        """Whether the engine generates text for it (and has not refused to)."""
+        return self.route in READERS and (self.status is None or self.status < 400)
+
+    @property
+    def sequences(self) -> int:
+        """How many sequences have shown up so far (choices, prompts)."""
+        return self._sequences()
+
+    @property
+    def context_at_most(self) -> float | None:
+        """The most tokens that the context of its sequences can have together; None: no bound.
+
+        A token is at least one byte of the request, besides what a chat template adds; what is
+        only named by an address or stored at the server has no bound.
+        """
+        if self.reader is not None and (prompt := self.reader.usage.prompt) is not None:
+            return float(prompt * self._sequences() + self.token_events)
+        if self.request_bytes is None:
+            return None
+        return float(
+            (self.request_bytes + _TEMPLATE_TOKENS) * self._sequences() + self.token_events
+        )
+
+    def decode_span(self, now: float) -> tuple[float, float] | None:
+        """From when to when it has been decoded; None before it began.
+
+        A stream: from its first token event to the last (to `now` while it runs). An answer that
+        is not streamed: from when the engine had the request.
+        """
+        end = self._ended_at if self._ended_at is not None else now
+        if self.asked.stream or self.stream:
+            if self._first_token_at is None or self._last_token_at is None:
+                return None
+            return self._first_token_at, (
+                self._last_token_at if self._ended_at is not None else end
+            )
+        return None if self._sent_at is None else (self._sent_at, end)
+
     def is_stalled(self, now: float, after: float) -> bool:
         """Whether a stream has given a token and then nothing at all for `after` seconds."""
         return (
@@ -103,11 +154,13 @@ class Exchange:
 
     # what happens, in order
 
-    def request_received(self, at: float, asked: Asked | None) -> None:
+    def request_received(self, at: float, asked: Asked | None, body: bytes | None) -> None:
         """The request is here completely; `asked` is None when its body was not read."""
         self._received_at = at
         if asked is not None:
             self.asked = asked
+        if body is not None and not any(word in body for word in _UNBOUNDED):
+            self.request_bytes = len(body)
 
     def request_sent(self, at: float) -> None:
         """The engine has the request completely."""
@@ -186,6 +239,7 @@ class Exchange:
 
     def end(self, at: float, outcome: Outcome, context_length: int | None) -> Measurement:
         """Close the exchange; `outcome` is what the relay saw, `ok` for a complete answer."""
+        self._ended_at = at
         reader = self.reader
         if reader is not None and self._body:
             reader.body(bytes(self._body))
@@ -225,6 +279,9 @@ class Exchange:
             decode_tokens_per_second=1.0 / tpot if tpot else None,
             finish_reasons=tuple(reader.finish_reasons.values()) if reader else (),
             truncations=self._truncations(completion, source, context_length),
+            alone=self.alone,
+            contention=None,
+            ceiling_ratio=None,
             terminated=reader.done if reader is not None and self.stream else None,
             unread=tuple(self._unread),
         )

@@ -49,6 +49,13 @@ class Measurement:
     time_per_output_token: float | None
     decode_tokens_per_second: float | None
 
+    alone: bool
+    """No other exchange of this process was generating at the same time."""
+    contention: str | None
+    """The worst that it met on the engine's GPUs: see `proxy.gpu.contention.State`."""
+    ceiling_ratio: float | None
+    """Its decode steps per second ÷ those of the single-stream ceiling at its own context."""
+
     finish_reasons: tuple[str, ...]
     truncations: tuple[str, ...]
     terminated: bool | None

@@ -42,6 +42,7 @@ class Observer:
     ) -> None:  # fmt: skip
         self.facts = facts
         self.live: set[Exchange] = set()
+        self._generating: set[Exchange] = set()
         self._settings = settings
         self._record = record
         self._failed = failed
@@ -60,10 +61,25 @@ class Observer:
                 gap_bounds=self._settings.duration_buckets,
                 observed_body_bytes=self._settings.observed_body_bytes,
             )
-            self.live.add(exchange)
+            self._admit(exchange)
         except Exception as error:  # border: measuring must not harm the traffic
             self.report("open", error)
         return Observation(self, exchange, exchange_id)
+
+    def _admit(self, exchange: Exchange) -> None:
+        self.live.add(exchange)
+        if not exchange.generates:
+            return
+        if self._generating:
+            exchange.alone = False
+            if len(self._generating) == 1:  # with more of them, none was alone any longer
+                next(iter(self._generating)).alone = False
+        self._generating.add(exchange)
+
+    def forget(self, exchange: Exchange) -> None:
+        """The exchange no longer runs."""
+        self.live.discard(exchange)
+        self._generating.discard(exchange)
 
     @property
     def observed_body_bytes(self) -> int:
@@ -77,7 +93,7 @@ class Observer:
 
     def finish(self, exchange: Exchange, at: float, outcome: Outcome) -> None:
         """Take a finished exchange off the live set and hand on its measurement."""
-        self.live.discard(exchange)
+        self.forget(exchange)
         context_length = self.facts.context_length(exchange.model)
         self._record(exchange, exchange.end(at, outcome, context_length))
 
@@ -125,7 +141,7 @@ class Observation:
             return None
         try:
             asked = read_request(body) if body and not encoding else None
-            exchange.request_received(at, asked)
+            exchange.request_received(at, asked, body)
             if (
                 asked is None
                 or body is None
@@ -233,6 +249,6 @@ class Observation:
 
     def _fail(self, where: str, error: Exception) -> None:
         if self._exchange is not None:
-            self._observer.live.discard(self._exchange)
+            self._observer.forget(self._exchange)
             self._exchange = None
         self._observer.report(where, error)

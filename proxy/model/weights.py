@@ -82,7 +82,7 @@ class WeightsUnknown:
     """Neither basis is known: why, and which setting helps."""
 
     reason: str
-    what_to_set: str = "streamed_bytes"
+    what_to_set: str = "weights_bytes"
 
 
 def estimate_weights(parameters: float, bits: float) -> WeightsFound:

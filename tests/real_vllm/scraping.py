@@ -1,0 +1,81 @@
+"""What both sides counted: the proxy's and the engine's metrics, as differences of two scrapes."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+import httpx2
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.metrics import Scrape
+
+SETTLE_SECONDS = 15.0
+
+
+def scrape(url: str, prefix: str) -> Scrape:
+    """The samples at `url` whose names begin with `prefix`, without it."""
+    text = httpx2.get(url, timeout=30).raise_for_status().text
+    samples = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name.startswith(prefix) and not sample.name.endswith("_created"):
+                key = sample.name.removeprefix(prefix), frozenset(sample.labels.items())
+                samples[key] = sample.value
+    return Scrape(samples, frozenset(name for name, _ in samples), text)
+
+
+def by_label(gained: Scrape, name: str, *labels: str) -> Counter[tuple[str, ...]]:
+    """The samples of `name`, summed by the values of `labels`."""
+    sums: Counter[tuple[str, ...]] = Counter()
+    for (sample, has), value in gained.samples.items():
+        if sample == name:
+            having = dict(has)
+            sums[tuple(having[label] for label in labels)] += int(value)
+    return sums
+
+
+@dataclass
+class Sides:
+    """The addresses of both, and their counters at one moment."""
+
+    engine: str
+    proxy: str
+
+    def __post_init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """A phase begins: what is counted from here on is its own."""
+        self._engine_before, self._proxy_before = self._settled()
+
+    def gained(self) -> tuple[Scrape, Scrape]:
+        """What engine and proxy counted since `begin`, once nothing runs any more."""
+        engine, proxy = self._settled()
+        return engine.since(self._engine_before), proxy.since(self._proxy_before)
+
+    def engine_now(self) -> Scrape:
+        return scrape(f"{self.engine}/metrics", "vllm:")
+
+    def proxy_now(self) -> Scrape:
+        return scrape(f"{self.proxy}/tokgauge/metrics", "tokgauge_")
+
+    def _settled(self) -> tuple[Scrape, Scrape]:
+        """Both scrapes, taken when neither runs anything and their counters stand still."""
+        end = time.monotonic() + SETTLE_SECONDS
+        before = None
+        while True:
+            engine, proxy = self.engine_now(), self.proxy_now()
+            counts = (
+                engine.total("generation_tokens_total"),
+                engine.total("request_success_total"),
+                proxy.total("requests_total"),
+            )
+            running = engine.total("num_requests_running") or proxy.total("requests_in_flight")
+            if not running and counts == before:
+                return engine, proxy
+            if time.monotonic() > end:
+                raise TimeoutError(f"still busy after {SETTLE_SECONDS:g} s: {counts}")
+            before = counts
+            time.sleep(0.3)

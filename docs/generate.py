@@ -1,0 +1,197 @@
+"""Writes what follows from the code: config/tokgauge.toml and the tables of README.md.
+
+python docs/generate.py writes; with --check it only says what is out of date (exit code 1).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import textwrap
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.metrics import MetricWrapperBase
+from pydantic.fields import FieldInfo
+
+from proxy.cli import main
+from proxy.metrics import Metrics
+from proxy.settings import DURATION_BUCKETS, Engine, Settings
+
+ROOT = Path(__file__).parent.parent
+
+EXAMPLES: dict[str, object] = {
+    "upstream": "http://127.0.0.1:8000",
+    "upstream_ca_file": "/etc/tokgauge/engine-ca.pem",
+    "upstream_host": "engine.example.com",
+    "api_key": "sk-…",
+    "gpu": "RTX A6000",
+    "gpu_bandwidth": 768e9,
+    "gpu_measured_bandwidth": 700e9,
+    "gpu_flops": 154.8e12,
+    "matmul_parameters": 7.07e9,
+    "model_path": "/models/Qwen2.5-7B-Instruct",
+    "weights_bytes": 14.14e9,
+    "checkpoint_bytes": 15.23e9,
+    "kv_bytes_per_token": 57344.0,
+    "kv_cache_dtype": "fp8",
+    "engine_process": "vllm|VLLM",
+    "admin_port": 9090,
+    "first_byte_timeout": 120.0,
+    "max_body_bytes": 50_000_000,
+    "max_in_flight": 500,
+    "request_log": "/var/log/tokgauge/requests.jsonl",
+}
+"""Values to show for settings without a default."""
+
+_HEAD = """\
+# Every setting of tokgauge, with its default where it has one: tokgauge serve --config FILE
+# Lines are commented out where they change nothing or are only an example.
+#
+# The environment wins over this file (TOKGAUGE_STREAM_IDLE_TIMEOUT for stream_idle_timeout), flags
+# win over both (--stream-idle-timeout). A wrong name or value is refused at the start.
+# Written by docs/generate.py from proxy/settings.py.
+"""
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        text = f"{value:g}".replace("e+", "e") if isinstance(value, float) else str(value)
+        return text if isinstance(value, int) or "e" in text or "." in text else text + ".0"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return '"' + str(value) + '"'
+
+
+def _has_default(info: FieldInfo) -> bool:
+    return not info.is_required() and info.default is not None
+
+
+def settings_file() -> str:
+    """config/tokgauge.toml: all settings, commented out but for the one that has to be set."""
+    lines = [_HEAD]
+    for title, fields in (
+        ("The engine and the hardware that it runs on", Engine.model_fields),
+        ("The proxy", Settings.model_fields),
+    ):
+        lines += [f"# {title}", ""]
+        for name, info in fields.items():
+            if name == "engines":
+                continue
+            example = "" if _has_default(info) else " Example:"
+            lines += textwrap.wrap(
+                f"{info.description}{'' if info.is_required() else example}", 98,
+                initial_indent="# ", subsequent_indent="# ",
+            )  # fmt: skip
+            value = info.default if _has_default(info) else EXAMPLES[name]
+            entry = f"{name} = {_toml(value)}"
+            mark = "" if info.is_required() else "#"
+            lines += [
+                *(mark + line for line in _wrapped(entry)),
+                "",
+            ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _wrapped(entry: str) -> list[str]:
+    """A long list over several lines."""
+    if len(entry) < 98:
+        return [entry]
+    head, _, rest = entry.partition("[")
+    inner = textwrap.wrap(rest.rstrip("]"), 94, initial_indent="    ", subsequent_indent="    ")
+    return [head + "[", *inner, "]"]
+
+
+def settings_table() -> Iterator[str]:
+    """The settings by name, with defaults."""
+    yield "| setting | default | meaning |"
+    yield "| --- | --- | --- |"
+    for fields in (Engine.model_fields, Settings.model_fields):
+        for name, info in fields.items():
+            if name != "engines":
+                default = "" if not _has_default(info) else _default(info.default)
+                yield f"| `{name}` | {default} | {_cell(info.description)} |"
+
+
+def _default(value: object) -> str:
+    if value == ():
+        return ""
+    if value == DURATION_BUCKETS:
+        return "1 ms … 600 s"
+    return f"`{_toml(value)}`"
+
+
+def _cell(text: object) -> str:
+    return str(text).replace("|", "\\|")
+
+
+def metrics_table() -> Iterator[str]:
+    """The metrics with type, labels and formula."""
+    yield "| metric | type | labels | meaning |"
+    yield "| --- | --- | --- | --- |"
+    for name, kind, labels, text in _metrics():
+        shown = ", ".join(f"`{label}`" for label in labels)
+        yield f"| `{name}` | {kind} | {shown} | {_cell(text)} |"
+
+
+def _metrics() -> Iterator[tuple[str, str, tuple[str, ...], str]]:
+    registry = Metrics(DURATION_BUCKETS).registry
+    for collector in registry._collector_to_names:
+        for family in collector.collect():
+            suffix = "_total" if family.type == "counter" else ""
+            source: Any = collector if isinstance(collector, MetricWrapperBase) else family
+            yield family.name + suffix, family.type, tuple(source._labelnames), family.documentation
+
+
+def commands_table() -> Iterator[str]:
+    """The commands, each with the first sentence of its help."""
+    yield "| command | does |"
+    yield "| --- | --- |"
+    for name in main.list_commands(typing.cast(Any, None)):
+        try:
+            command = main.get_command(typing.cast(Any, None), name)
+        except ModuleNotFoundError:
+            continue
+        if command is not None:
+            first = (command.help or "").strip().split("\n\n")[0]
+            yield f"| `tokgauge {name}` | {_cell(' '.join(first.split()))} |"
+
+
+TABLES = {"settings": settings_table, "metrics": metrics_table, "commands": commands_table}
+
+
+def documents() -> dict[Path, str]:
+    """Path → what should stand there."""
+    readme = ROOT / "README.md"
+    text = readme.read_text()
+    for name, table in TABLES.items():
+        start, end = f"<!-- {name}: docs/generate.py -->", f"<!-- end of {name} -->"
+        pattern = re.compile(re.escape(start) + ".*?" + re.escape(end), re.DOTALL)
+        block = "\n".join([start, *table(), end])
+        text, count = pattern.subn(lambda _, block=block: block, text)  # type: ignore[misc]
+        if count != 1:
+            raise SystemExit(f"README.md must have the marks {start} … {end} once")
+    return {readme: text, ROOT / "config" / "tokgauge.toml": settings_file()}
+
+
+def generate(*, check: bool) -> list[str]:
+    """Write the files, or only compare them: the names of those that differed."""
+    stale = []
+    for path, text in documents().items():
+        if not path.exists() or path.read_text() != text:
+            stale.append(str(path.relative_to(ROOT)))
+            if not check:
+                path.write_text(text)
+    return stale
+
+
+if __name__ == "__main__":
+    check = sys.argv[1:] == ["--check"]
+    differed = generate(check=check)
+    for name in differed:
+        print(f"{name} {'is out of date: python docs/generate.py' if check else 'written'}")
+    sys.exit(check and bool(differed))

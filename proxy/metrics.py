@@ -22,6 +22,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from proxy import __version__
 from proxy.exchange import Gaps
 from proxy.measurement import Measurement
+from proxy.published import Family, Published
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -31,6 +32,115 @@ RATE_BUCKETS = (1, 2, 5, 10, 15, 20, 25, 30, 40, 50, 60, 80, 100, 150, 200, 300,
 OVERHEAD_BUCKETS = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0,
 )  # fmt: skip
+
+
+RATIO_BUCKETS = (
+    0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0, 1.25, 1.5,
+    2.0, 4.0,
+)  # fmt: skip
+
+_CONTENDED = {"none": "false", "idle_neighbours": "false", "active_neighbours": "true"}
+
+PUBLISHED = (
+    Family(
+        "tokgauge_ceiling_tokens_per_second",
+        "Most tokens per second that the memory allows one stream at a short context: bandwidth of "
+        "the GPUs that serve a step / bytes of weights. basis=streamed: the bytes that one decode "
+        "step reads; basis=checkpoint: the whole checkpoint (the rule of thumb).",
+        ("model", "basis"),
+    ),
+    Family(
+        "tokgauge_efficiency_ratio",
+        "Achieved bandwidth / bandwidth of the GPUs that serve a step (model bandwidth "
+        "utilisation), over the last rate_window seconds, while decoding. Not clamped: above 1 the "
+        "inputs are wrong or a step yields more than is known. Absent when it cannot be judged.",
+        ("model", "basis"),
+    ),
+    Family(
+        "tokgauge_achieved_bandwidth_bytes_per_second",
+        "Steps per second while decoding x bytes per step (weights + KV cache of the running "
+        "sequences); steps from the engine's own count, else from the event rate of the streams.",
+        ("model", "basis"),
+    ),
+    Family(
+        "tokgauge_engine_estimated_bandwidth_bytes_per_second",
+        "vLLM's own estimate of the bytes it reads (--enable-mfu-metrics), per second of decoding, "
+        "all GPUs that serve a step.",
+        ("model",),
+    ),
+    Family(
+        "tokgauge_bandwidth_disagreement_ratio",
+        "engine_estimated_bandwidth_bytes_per_second / achieved_bandwidth_bytes_per_second: "
+        "1 when vLLM and tokgauge count the same bytes.",
+        ("model",),
+    ),
+    Family(
+        "tokgauge_verdict",
+        "1 for the level that holds now, else 0.",
+        ("model", "level"),
+    ),
+    Family(
+        "tokgauge_verdict_cause",
+        "1 for the causes that the verdict names, each on evidence, else 0.",
+        ("model", "cause"),
+    ),
+    Family(
+        "tokgauge_model_info",
+        "Always 1; the model's root and where the bytes of weights and KV cache come from.",
+        ("model", "root", "streamed_source", "checkpoint_source", "kv_source"),
+    ),
+    Family("tokgauge_nvml_up", "1 while NVML answers, 0 while it does not."),
+    Family(
+        "tokgauge_nvml_errors_total",
+        "Failed NVML calls by kind, expected ones (not_supported) included.",
+        ("kind",),
+        counter=True,
+    ),
+    Family("tokgauge_gpu_info", "Always 1; UUID and name of a GPU.", ("gpu", "uuid", "name")),
+    Family(
+        "tokgauge_gpu_utilization_ratio",
+        "Share of the last second in which at least one kernel ran (NVML), 0-1.",
+        ("gpu",),
+    ),
+    Family("tokgauge_gpu_memory_used_bytes", "Memory in use (NVML).", ("gpu",)),
+    Family("tokgauge_gpu_memory_total_bytes", "Memory of the GPU (NVML).", ("gpu",)),
+    Family(
+        "tokgauge_gpu_memory_bandwidth_bytes_per_second",
+        "Theoretical memory bandwidth. source: settings; measured (settings); catalogue (table of "
+        "cards); nvml (bus width / 8 x maximum memory clock x 2).",
+        ("gpu", "source"),
+    ),
+    Family(
+        "tokgauge_gpu_dram_bandwidth_ratio",
+        "NVML's own measurement of DRAM bandwidth used / maximum (GPM, Hopper and later), 0-1.",
+        ("gpu",),
+    ),
+    Family("tokgauge_gpu_power_watts", "Power draw (NVML).", ("gpu",)),
+    Family(
+        "tokgauge_gpu_throttle",
+        "1 while the reason holds clocks down, else 0 (NVML; idle is not throttling).",
+        ("gpu", "reason"),
+    ),
+    Family(
+        "tokgauge_gpu_neighbour_processes",
+        "Processes on the engine's GPU that are not the engine. active: own SM time above 5 %, or "
+        "the GPU busy while the engine has nothing to do; idle: they only hold memory.",
+        ("gpu", "activity"),
+    ),
+    Family("tokgauge_gpu_neighbour_memory_bytes", "Memory that neighbours hold.", ("gpu",)),
+    Family(
+        "tokgauge_gpu_neighbour_sm_ratio",
+        "Sum of the neighbours' share of SM time, 0-1 each.",
+        ("gpu",),
+    ),
+    Family(
+        "tokgauge_gpu_contention",
+        "1 for the state that holds on an engine's GPU: none, idle_neighbours, active_neighbours, "
+        "unknown; else 0.",
+        ("gpu", "state"),
+    ),
+)
+"""What `Published` shows: figures of the engine and its GPUs, absent while they are not known."""
 
 
 class Metrics:
@@ -49,6 +159,9 @@ class Metrics:
             MultiProcessCollector(self.registry, str(multiprocess_dir))  # type: ignore[no-untyped-call]
         # In multiprocess mode values live in files, and the collector above reads them.
         own = None if multiprocess_dir is not None else self.registry
+        shared = multiprocess_dir / "figures" if multiprocess_dir is not None else None
+        self.published = Published(PUBLISHED, shared)
+        self.registry.register(self.published)
         self._children: dict[tuple[Any, ...], Any] = {}
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -156,6 +269,15 @@ class Metrics:
             "model", "source",
             buckets=RATE_BUCKETS,
         )  # fmt: skip
+        self.ceiling_ratio = histogram(
+            "request_ceiling_ratio",
+            "Decode steps per second of one request / those of the single-stream ceiling at its own "
+            "context: bandwidth / (bytes of weights + KV cache). alone: no other request was "
+            "generating; in a batch a low ratio is normal. contended: a neighbour was active on "
+            "the engine's GPU.",
+            "model", "alone", "contended",
+            buckets=RATIO_BUCKETS,
+        )  # fmt: skip
         self.overhead = histogram(
             "overhead_seconds",
             "Time of one exchange spent inside the proxy: request fully received -> handed to the "
@@ -230,6 +352,10 @@ class Metrics:
             source = done.token_source
             child(self.time_per_output_token, model, source).observe(done.time_per_output_token)
             child(self.decode_rate, model, source).observe(done.decode_tokens_per_second)
+        if done.ceiling_ratio is not None:
+            alone = "true" if done.alone else "false"
+            contended = _CONTENDED.get(done.contention or "", "unknown")
+            child(self.ceiling_ratio, model, alone, contended).observe(done.ceiling_ratio)
         if done.overhead is not None:
             self.overhead.observe(done.overhead)
         if done.retried:

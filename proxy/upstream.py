@@ -19,7 +19,7 @@ logger = logging.getLogger("tokgauge")
 
 _POLL_TIMEOUT = 5.0
 _FIRST_POLL_TIMEOUT = 1.0
-_MODELS_LIMIT = 4 * 1024 * 1024
+_ANSWER_LIMIT = 4 * 1024 * 1024
 
 
 class Upstream:
@@ -78,7 +78,7 @@ class Upstream:
     async def poll_forever(self) -> None:
         """Ask for the models now and then. Never raises but for cancellation."""
         while True:
-            if self.facts.may_be_asked_while_busy or not self.transport.stats().active:
+            if self.may_ask:
                 await self.poll(_POLL_TIMEOUT)
             # A model list is soon needed and soon there once the engine is: ask more often.
             known = self.facts.up
@@ -90,24 +90,34 @@ class Upstream:
 
     async def poll(self, timeout: float) -> None:
         """`GET /v1/models` once, within `timeout` seconds."""
-        headers = [(b"host", self.own_host), (b"accept", b"application/json")]
-        if self._key is not None:
-            headers.append((b"authorization", b"Bearer " + self._key.get_secret_value().encode()))
-        request = self.request("GET", b"/v1/models", headers, httpx2.ByteStream(b""))
-        try:
-            async with asyncio.timeout(timeout):
-                response = await self.send(request)
-                body = await _read(response, _MODELS_LIMIT)
-        except (httpx2.HTTPError, TimeoutError) as error:
-            self.facts.up = False
-            logger.debug("the engine at %s does not answer: %r", self.address, error)
-            return
-        if response.status_code != 200 or body is None:
+        body = await self.get(b"/v1/models", timeout)
+        if body is None:
             return
         try:
             self.facts.learn_models(body)
         except msgspec.MsgspecError as error:
             logger.debug("GET /v1/models of %s cannot be read: %s", self.address, error)
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether a question of the proxy's own disturbs nobody now."""
+        return self.facts.may_be_asked_while_busy or not self.transport.stats().active
+
+    async def get(self, target: bytes, timeout: float) -> bytes | None:
+        """The body of an answer 200 within `timeout` seconds, None for any other. Never raises."""
+        headers = [(b"host", self.own_host), (b"accept", b"*/*")]
+        if self._key is not None:
+            headers.append((b"authorization", b"Bearer " + self._key.get_secret_value().encode()))
+        request = self.request("GET", target, headers, httpx2.ByteStream(b""))
+        try:
+            async with asyncio.timeout(timeout):
+                response = await self.send(request)
+                body = await _read(response, _ANSWER_LIMIT)
+        except (httpx2.HTTPError, TimeoutError) as error:
+            self.facts.up = False
+            logger.debug("the engine at %s does not answer: %r", self.address, error)
+            return None
+        return body if response.status_code == 200 else None
 
 
 async def _read(response: httpx2.Response, limit: int) -> bytes | None:

@@ -1,0 +1,414 @@
+"""What the engine says about itself: its /metrics page read into values and rates, no sockets.
+
+A page of vLLM is 50 to 65 kB. Parsing all of it takes about 35 ms; only the lines that are needed
+are handed to the parser, which takes about 2 ms, so `read` may run on the event loop.
+
+Names differ by engine and version: for each value the first known name that is on the page counts.
+vLLM: vllm/v1/metrics/loggers.py and perf.py (0.8 to 0.32); SGLang: its production metrics page;
+llama.cpp: tools/server. What a page does not tell is None, and so is what it tells only in part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+__all__ = ["EngineKind", "EngineRates", "EngineReading", "between", "read"]
+
+EngineKind = Literal["vllm", "sglang", "llamacpp"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReading:
+    """An engine's own figures at the monotonic time `at` (seconds), as the page told them.
+
+    Counts are summed over data-parallel engines (`engines` of them). Where the page names several
+    `models`, values that belong to the steps of one model are None. `problem` says in a few words
+    why there is nothing at all.
+    """
+
+    at: float
+    kind: EngineKind | None = None
+    problem: str | None = None
+    models: tuple[str, ...] = ()
+    engines: int | None = None
+    started_at: float | None = None
+    """Unix time when the process that serves the page started [s]."""
+
+    running: int | None = None
+    waiting: int | None = None
+    kv_cache_usage: float | None = None
+    """0 to 1, of the fullest engine: that is where requests have to wait."""
+    kv_cache_usage_by_engine: tuple[float, ...] = ()
+    kv_cache_tokens_capacity: int | None = None
+    kv_cache_dtype: str | None = None
+    """As set; `auto` means that of the model. None when engines differ."""
+
+    preemptions_total: int | None = None
+    iterations_total: int | None = None
+    """Engine steps, prefills included."""
+    iteration_tokens_sum: int | None = None
+    """Tokens in those steps: decoded ones and prompt ones."""
+    prompt_tokens_total: int | None = None
+    generation_tokens_total: int | None = None
+    """llama.cpp and SGLang count the tokens of a request when it ends."""
+    prefix_cache_queries_total: int | None = None
+    prefix_cache_hits_total: int | None = None
+    spec_drafts_total: int | None = None
+    spec_accepted_total: int | None = None
+    estimated_read_bytes_total: float | None = None
+    """By vLLM's own model (--enable-mfu-metrics), per GPU, summed over engines [bytes]."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRates:
+    """What happened between two readings `seconds` apart. Rates are per second of wall time.
+
+    `problem` says why everything is None (the engine was restarted, for one). An idle engine makes
+    no steps: over a window with pauses the rates are those of the window, not of the work.
+    """
+
+    seconds: float
+    problem: str | None = None
+    steps_per_second: float | None = None
+    """All data-parallel engines together."""
+    steps_per_second_per_engine: float | None = None
+    """To be compared with the bandwidth of the GPUs of one engine."""
+    generation_tokens_per_second: float | None = None
+    prompt_tokens_per_second: float | None = None
+    preemptions_per_second: float | None = None
+    tokens_per_step: float | None = None
+    """Speculative decoding: 1 + accepted / drafts, tokens that a sequence gains per step."""
+    tokens_per_iteration: float | None = None
+    """Mean size of a step, prompt tokens included."""
+    prefill_token_share: float | None = None
+    """Share of the tokens in the steps that were not generated ones (0 to 1)."""
+    read_bytes_per_second_per_gpu: float | None = None
+    prefix_hit_ratio: float | None = None
+
+
+_Field = str
+_NAMES: Mapping[EngineKind, Mapping[_Field, tuple[str, ...]]] = {
+    "vllm": {
+        "running": ("vllm:num_requests_running",),
+        "waiting": ("vllm:num_requests_waiting",),
+        "kv_cache_usage": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+        "preemptions_total": ("vllm:num_preemptions_total", "vllm:num_preemptions"),
+        "iterations_total": ("vllm:iteration_tokens_total_count",),
+        "iteration_tokens_sum": ("vllm:iteration_tokens_total_sum",),
+        "prompt_tokens_total": ("vllm:prompt_tokens_total", "vllm:prompt_tokens"),
+        "generation_tokens_total": ("vllm:generation_tokens_total", "vllm:generation_tokens"),
+        "prefix_cache_queries_total": (
+            "vllm:prefix_cache_queries_total",
+            "vllm:prefix_cache_queries",
+            "vllm:gpu_prefix_cache_queries_total",
+            "vllm:gpu_prefix_cache_queries",
+        ),
+        "prefix_cache_hits_total": (
+            "vllm:prefix_cache_hits_total",
+            "vllm:prefix_cache_hits",
+            "vllm:gpu_prefix_cache_hits_total",
+            "vllm:gpu_prefix_cache_hits",
+        ),
+        "spec_drafts_total": (
+            "vllm:spec_decode_num_drafts_total",
+            "vllm:spec_decode_num_drafts",
+        ),
+        "spec_accepted_total": (
+            "vllm:spec_decode_num_accepted_tokens_total",
+            "vllm:spec_decode_num_accepted_tokens",
+        ),
+        "estimated_read_bytes_total": (
+            "vllm:estimated_read_bytes_per_gpu_total",
+            "vllm:estimated_read_bytes_per_gpu",
+        ),
+    },
+    "sglang": {
+        "running": ("sglang:num_running_reqs",),
+        "waiting": ("sglang:num_queue_reqs",),
+        "kv_cache_usage": ("sglang:token_usage",),
+        "kv_cache_tokens_capacity": ("sglang:max_total_num_tokens",),
+        "preemptions_total": ("sglang:num_retracted_requests_total",),
+        "prompt_tokens_total": ("sglang:prompt_tokens_total",),
+        "generation_tokens_total": ("sglang:generation_tokens_total",),
+        "estimated_read_bytes_total": ("sglang:estimated_read_bytes_per_gpu_total",),
+    },
+    "llamacpp": {
+        "running": ("llamacpp:requests_processing",),
+        "waiting": ("llamacpp:requests_deferred",),
+        "kv_cache_usage": ("llamacpp:kv_cache_usage_ratio",),
+        "iterations_total": ("llamacpp:n_decode_total",),
+        "prompt_tokens_total": ("llamacpp:prompt_tokens_total",),
+        "generation_tokens_total": ("llamacpp:tokens_predicted_total",),
+        "spec_drafts_total": ("llamacpp:spec_decode_num_drafts_total",),
+        "spec_accepted_total": ("llamacpp:spec_decode_num_accepted_tokens_total",),
+    },
+}
+_KIND_OF: Mapping[str, EngineKind] = {
+    name: kind for kind, fields in _NAMES.items() for names in fields.values() for name in names
+}
+_CACHE_CONFIG = "vllm:cache_config_info"
+_PROCESS_START = "process_start_time_seconds"
+_WANTED = frozenset({*_KIND_OF, _CACHE_CONFIG, _PROCESS_START})
+
+_COUNTERS = (
+    "preemptions_total",
+    "iterations_total",
+    "iteration_tokens_sum",
+    "prompt_tokens_total",
+    "generation_tokens_total",
+    "prefix_cache_queries_total",
+    "prefix_cache_hits_total",
+    "spec_drafts_total",
+    "spec_accepted_total",
+    "estimated_read_bytes_total",
+)
+# Steps of two models read different bytes: their sum is no number of either.
+_OF_ONE_MODEL = frozenset(
+    {
+        "kv_cache_tokens_capacity",
+        "iterations_total",
+        "iteration_tokens_sum",
+        "spec_drafts_total",
+        "spec_accepted_total",
+        "estimated_read_bytes_total",
+    }
+)
+
+_LONGEST_LINE = 16_384
+
+
+def read(page: bytes, at: float) -> EngineReading:
+    """The figures on an engine's /metrics page (Prometheus text format). Never raises.
+
+    at: monotonic time when the page was fetched [s].
+    """
+    if not page.endswith(b"\n"):
+        # The format ends every line; a number that was cut off would be a wrong number.
+        return EngineReading(at, problem="the page is empty or cut off")
+    try:
+        samples = _samples(page.decode())
+    except UnicodeDecodeError:
+        return EngineReading(at, problem="the page is not UTF-8 text")
+    except (ValueError, IndexError, KeyError):
+        return EngineReading(at, problem="the page is not in the Prometheus text format")
+    kinds = sorted({_KIND_OF[name] for name in samples if name in _KIND_OF})
+    if not kinds:
+        return EngineReading(at, problem="no metric of a known engine is on the page")
+    if len(kinds) > 1:
+        return EngineReading(at, problem=f"metrics of several engines: {', '.join(kinds)}")
+    return _reading(at, kinds[0], samples)
+
+
+def between(earlier: EngineReading, later: EngineReading) -> EngineRates:
+    """Rates from two readings of the same engine; all None when they do not belong together.
+
+    A counter that went back, or another start time of the process, means that the engine was
+    restarted: then no difference means anything.
+    """
+    seconds = later.at - earlier.at
+    problem = _unrelated(earlier, later)
+    if problem is not None:
+        return EngineRates(seconds, problem=problem)
+
+    def grown(name: str) -> float | None:
+        before, after = getattr(earlier, name), getattr(later, name)
+        return None if before is None or after is None else float(after - before)
+
+    def per_second(amount: float | None) -> float | None:
+        return None if amount is None else amount / seconds
+
+    steps = grown("iterations_total")
+    step_tokens = grown("iteration_tokens_sum")
+    generated = grown("generation_tokens_total")
+    read_bytes = grown("estimated_read_bytes_total")
+    accepted = _ratio(grown("spec_accepted_total"), grown("spec_drafts_total"))
+    generated_share = _ratio(generated, step_tokens)
+    hit_ratio = _ratio(grown("prefix_cache_hits_total"), grown("prefix_cache_queries_total"))
+    step_rate = per_second(steps)
+    engines = later.engines or 1
+    return EngineRates(
+        seconds=seconds,
+        steps_per_second=step_rate,
+        steps_per_second_per_engine=None if step_rate is None else step_rate / engines,
+        generation_tokens_per_second=per_second(generated),
+        prompt_tokens_per_second=per_second(grown("prompt_tokens_total")),
+        preemptions_per_second=per_second(grown("preemptions_total")),
+        tokens_per_step=None if accepted is None else 1 + accepted,
+        tokens_per_iteration=_ratio(step_tokens, steps),
+        prefill_token_share=(
+            None if generated_share is None or generated_share > 1 else 1 - generated_share
+        ),
+        read_bytes_per_second_per_gpu=(
+            None if read_bytes is None else read_bytes / seconds / engines
+        ),
+        prefix_hit_ratio=None if hit_ratio is None or hit_ratio > 1 else hit_ratio,
+    )
+
+
+def _samples(text: str) -> Mapping[str, list[Sample]]:
+    """The samples that are wanted, by their names on the page. Raises ValueError and the like."""
+    # Without the comments the parser takes each sample as it is and renames none. Not splitlines():
+    # label values may hold other line separators.
+    lines = [line for line in text.split("\n") if _name(line) in _WANTED]
+    if any(len(line) > _LONGEST_LINE for line in lines):
+        raise ValueError("a line is too long to be a sample")
+    found: dict[str, list[Sample]] = {}
+    for family in text_string_to_metric_families("\n".join(lines)):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append(sample)
+    return found
+
+
+def _name(line: str) -> str:
+    head = line.partition("{")[0].split(None, 1)
+    return head[0] if head else ""
+
+
+def _reading(at: float, kind: EngineKind, samples: Mapping[str, list[Sample]]) -> EngineReading:
+    names = _NAMES[kind]
+    series = {
+        field: next((samples[name] for name in candidates if name in samples), [])
+        for field, candidates in names.items()
+    }
+    everything = [sample for values in series.values() for sample in values]
+    identities = {_identity(sample) for sample in everything}
+    models = tuple(sorted({model for model, _ in identities if model}))
+    of_engines = {(model, engine) for model, engine in identities if engine}
+    of_server = {(model, "") for model in models or ("",)}
+    values: dict[str, tuple[float, ...]] = {}
+    for field, found in series.items():
+        by_identity = _by_identity(found)
+        # A sum that lacks an engine or a model is no sum.
+        if by_identity is None or by_identity.keys() not in (of_engines, of_server):
+            continue
+        if field in _OF_ONE_MODEL and len(models) > 1:
+            continue
+        values[field] = tuple(by_identity[key] for key in sorted(by_identity))
+
+    def count(field: str) -> int | None:
+        parts = values.get(field)
+        if parts is None or not all(part.is_integer() for part in parts):
+            return None
+        return int(sum(parts))
+
+    usage = values.get("kv_cache_usage", ())
+    if not all(part <= 1 for part in usage):
+        usage = ()
+    config = samples.get(_CACHE_CONFIG, []) if kind == "vllm" and len(models) < 2 else []
+    engines = len({engine for _, engine in of_engines}) or 1
+    iterations = count("iterations_total")
+    read_bytes: float | None = sum(values.get("estimated_read_bytes_total", ())) or None
+    if read_bytes is None and iterations == 0 and "estimated_read_bytes_total" in values:
+        read_bytes = 0.0  # later, 0 means that the estimates are switched off
+    capacity = count("kv_cache_tokens_capacity")
+    if kind == "vllm" and len(config) == engines:
+        capacity = _capacity(config)
+    return EngineReading(
+        at=at,
+        kind=kind,
+        models=models,
+        engines=engines,
+        started_at=_started_at(samples.get(_PROCESS_START, [])),
+        running=count("running"),
+        waiting=count("waiting"),
+        kv_cache_usage=max(usage, default=None),
+        kv_cache_usage_by_engine=usage,
+        kv_cache_tokens_capacity=capacity,
+        kv_cache_dtype=_common_label(config, "cache_dtype"),
+        preemptions_total=count("preemptions_total"),
+        iterations_total=iterations,
+        iteration_tokens_sum=count("iteration_tokens_sum"),
+        prompt_tokens_total=count("prompt_tokens_total"),
+        generation_tokens_total=count("generation_tokens_total"),
+        prefix_cache_queries_total=count("prefix_cache_queries_total"),
+        prefix_cache_hits_total=count("prefix_cache_hits_total"),
+        spec_drafts_total=count("spec_drafts_total"),
+        spec_accepted_total=count("spec_accepted_total"),
+        estimated_read_bytes_total=read_bytes,
+    )
+
+
+def _identity(sample: Sample) -> tuple[str, str]:
+    """Model and data-parallel engine that a sample belongs to."""
+    labels = sample.labels
+    return labels.get("model_name", ""), labels.get("engine", labels.get("dp_rank", ""))
+
+
+def _by_identity(samples: Iterable[Sample]) -> Mapping[tuple[str, str], float] | None:
+    """One value for each model and engine, or None when one is missing or not plain.
+
+    Further labels name copies of the same figure (SGLang: one per tensor-parallel rank). Copies
+    that agree are one value; copies that differ are not understood.
+    """
+    found: dict[tuple[str, str], float] = {}
+    for sample in samples:
+        value = float(sample.value)
+        if not math.isfinite(value) or value < 0:
+            return None
+        if found.setdefault(_identity(sample), value) != value:
+            return None
+    return found or None
+
+
+def _capacity(config: Iterable[Sample]) -> int | None:
+    """Tokens that the KV caches hold: as the engine says, else blocks × tokens per block."""
+    total = 0
+    for sample in config:
+        labels = sample.labels
+        tokens = _whole(labels.get("kv_cache_size_tokens"))
+        if tokens is None:
+            blocks, size = _whole(labels.get("num_gpu_blocks")), _whole(labels.get("block_size"))
+            if blocks is None or size is None:
+                return None
+            tokens = blocks * size
+        total += tokens
+    return total or None
+
+
+def _whole(text: str | None) -> int | None:
+    """The number, or None for what is not one (vLLM writes `None`)."""
+    return int(text) if text is not None and text.isascii() and text.isdigit() else None
+
+
+def _common_label(samples: Iterable[Sample], label: str) -> str | None:
+    values = {sample.labels.get(label) for sample in samples}
+    return values.pop() if len(values) == 1 else None
+
+
+def _started_at(samples: list[Sample]) -> float | None:
+    if len(samples) != 1 or not math.isfinite(samples[0].value):
+        return None
+    return float(samples[0].value)
+
+
+def _unrelated(earlier: EngineReading, later: EngineReading) -> str | None:
+    """Why two readings cannot be compared, or None."""
+    if earlier.problem or later.problem:
+        return earlier.problem or later.problem
+    if later.at <= earlier.at:
+        return "no time lies between the readings"
+    if (earlier.kind, earlier.models, earlier.engines) != (
+        later.kind,
+        later.models,
+        later.engines,
+    ):
+        return "the readings are of different engines"
+    if None not in (earlier.started_at, later.started_at) and (
+        earlier.started_at != later.started_at
+    ):
+        return "the engine was restarted"
+    for name in _COUNTERS:
+        before, after = getattr(earlier, name), getattr(later, name)
+        if before is not None and after is not None and after < before:
+            return "the engine was restarted"
+    return None
+
+
+def _ratio(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or not whole else part / whole

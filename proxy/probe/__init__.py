@@ -1,0 +1,1 @@
+"""The founding experiment against any OpenAI-compatible server: not streamed, then streamed."""

@@ -3,54 +3,12 @@
 from __future__ import annotations
 
 import os
-import types
-import typing
 from pathlib import Path
-from typing import Any
 
 import click
 
-from proxy.settings import CONFIG_VARIABLE, SettingsError, flag_name, load_settings, option_fields
-
-
-def _options() -> list[click.Option]:
-    """One flag for each setting, so that the command line never falls behind."""
-    options = []
-    for name, info in option_fields().items():
-        flag = flag_name(name)
-        is_switch = info.annotation is bool
-        options.append(
-            click.Option(
-                [f"{flag}/--no-{flag[2:]}" if is_switch else flag, name],
-                default=None,
-                type=None if is_switch else str,  # the settings check, and name the place
-                metavar=None if is_switch else _kind(info.annotation),
-                help=_help(info),
-            )
-        )
-    return options
-
-
-def _kind(annotation: Any) -> str:
-    kinds = [kind for kind in _flat(annotation) if kind is not types.NoneType]
-    names = {int: "NUMBER", float: "SECONDS", Path: "FILE", tuple: "A,B,…"}
-    return names.get(kinds[0] if kinds else str, "TEXT")
-
-
-def _flat(annotation: Any) -> list[Any]:
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return [kind for part in typing.get_args(annotation) for kind in _flat(part)]
-    if typing.get_origin(annotation) is typing.Annotated:
-        return _flat(typing.get_args(annotation)[0])
-    return [typing.get_origin(annotation) or annotation]
-
-
-def _help(info: Any) -> str:
-    default = info.default
-    shown = default is not None and not info.is_required() and default != ()
-    if isinstance(default, tuple):
-        default = ",".join(f"{part:g}" for part in default)
-    return f"{info.description}" + (f"  [default: {default}]" if shown else "")
+from proxy.commands._settings import settings_options
+from proxy.settings import SettingsError, load_settings
 
 
 def _serve(config: Path | None, **flags: object) -> None:
@@ -73,16 +31,7 @@ def _serve(config: Path | None, **flags: object) -> None:
 command = click.Command(
     "serve",
     callback=_serve,
-    params=[
-        click.Option(
-            ["--config"],
-            type=click.Path(exists=False, dir_okay=False, path_type=Path),
-            envvar=CONFIG_VARIABLE,
-            help="TOML file with settings. Environment variables TOKGAUGE_… win over it, "
-            "flags win over both.",
-        ),
-        *_options(),
-    ],
+    params=settings_options(),
     help="Run the proxy in front of an engine.\n\nPoint clients at it instead of the engine; read "
     "what it measures at /tokgauge/metrics.",
 )

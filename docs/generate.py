@@ -88,22 +88,9 @@ def settings_file() -> str:
                 initial_indent="# ", subsequent_indent="# ",
             )  # fmt: skip
             value = info.default if _has_default(info) else EXAMPLES[name]
-            entry = f"{name} = {_toml(value)}"
             mark = "" if info.is_required() else "#"
-            lines += [
-                *(mark + line for line in _wrapped(entry)),
-                "",
-            ]
+            lines += [f"{mark}{name} = {_toml(value)}", ""]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _wrapped(entry: str) -> list[str]:
-    """A long list over several lines."""
-    if len(entry) < 98:
-        return [entry]
-    head, _, rest = entry.partition("[")
-    inner = textwrap.wrap(rest.rstrip("]"), 94, initial_indent="    ", subsequent_indent="    ")
-    return [head + "[", *inner, "]"]
 
 
 def settings_table() -> Iterator[str]:

@@ -10,7 +10,7 @@ import difflib
 import itertools
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -360,11 +360,18 @@ def _explain(detail: Any, places: Mapping[str, str], merged: Mapping[str, Any]) 
     message = message[:1].lower() + message[1:]
     if detail["type"] == "missing":
         return f"{name}{place} is not set"
-    value = detail.get("input")
-    shown = "" if isinstance(value, (Mapping, BaseModel)) else f" = {value!r}"
+    shown = _shown(path, detail.get("input"))
     info = option_fields().get(str(path[-1]) if path else "")
     meaning = f"\n    {name}: {info.description}" if info is not None else ""
     return f"{name}{shown}{place}: {message}{meaning}"
+
+
+def _shown(path: Sequence[object], value: object) -> str:
+    """The wrong value, unless it is or may hold a key or a password."""
+    named = [part for part in path if part in option_fields()]
+    if not named or named[-1] == "api_key" or "@" in str(value):
+        return ""
+    return "" if isinstance(value, (Mapping, BaseModel)) else f" = {value!r}"
 
 
 def _nearest(wrong: str, known: Iterable[str]) -> str:

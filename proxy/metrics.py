@@ -271,8 +271,8 @@ class Metrics:
         )  # fmt: skip
         self.ceiling_ratio = histogram(
             "request_ceiling_ratio",
-            "Decode steps per second of one request / those of the single-stream ceiling at its own "
-            "context: bandwidth / (bytes of weights + KV cache). alone: no other request was "
+            "Decode steps per second of one request / those of the single-stream ceiling at its "
+            "own context: bandwidth / (bytes of weights + KV cache). alone: no other request was "
             "generating; in a batch a low ratio is normal. contended: a neighbour was active on "
             "the engine's GPU.",
             "model", "alone", "contended",

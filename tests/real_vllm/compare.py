@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import signal
+import statistics
 import sys
 import tempfile
 import time
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx2
 from rich.console import Console
 from rich.table import Table
 
@@ -146,15 +148,8 @@ def mixed_traffic(sides: Sides, report: Report) -> None:
         Counter(_expected_labels(request) for request in requests),
         by_label(proxy, "requests_total", "model", "route", "stream", "outcome", "code"),
     )  # fmt: skip
-    report.equal(
-        phase, "status codes that clients got", [request.code for request in requests],
-        [one.code for one in seen],
-    )  # fmt: skip
-    report.lines[-1] = (phase, "status codes that clients got", *_codes(requests, seen))
+    report.line(phase, "status codes that clients got", *_codes(requests, seen))
     _hidden_usage(phase, requests, seen, report)
-    events = _whole(proxy, "token_events_total")
-    streamed = sum(request.stream and request.code == 200 for request in requests)
-    report.line(phase, f"token events of {streamed} streams", "", events, events > 0)
     _undisturbed(phase, sides, proxy, report)
 
 
@@ -234,25 +229,28 @@ def timed_streams(sides: Sides, report: Report) -> None:
     """One stream at a time with one sequence each: what vLLM's histograms hold is comparable.
 
     They also count answers that are not streamed, and each of n sequences; the proxy's does not.
+    Read after each stream, their sums give the times of every single one, so that a moment in
+    which the machine did something else does not decide as it would in the means.
     """
     phase = "timed"
-    requests = [
-        chat(
-            f"{number} times 한국어?", stream=True, max_tokens=TIMED_TOKENS,
-            extra_body={"ignore_eos": True},
-        )
-        for number in range(TIMED_STREAMS)
-    ]  # fmt: skip
     sides.begin()
-    asyncio.run(send_all(requests, sides.proxy, at_once=1))
+    times = asyncio.run(_first_token_times(sides))
     engine, proxy = sides.gained()
     first = "time_to_first_token_seconds"
     report.equal(phase, "streams", int(engine.count(first)), int(proxy.count(first)))
-    ours, theirs = proxy.mean(first), engine.mean(first)
+    later = [(ours - theirs) * 1000 for theirs, ours in times]
     report.line(
-        phase, f"mean time to first token, ms (within {TTFT_MARGIN * 1000:g} above)",
-        f"{theirs * 1000:.2f}", f"{ours * 1000:.2f}", 0 <= ours - theirs <= TTFT_MARGIN,
+        phase, "time to first token of every stream: not before the engine's",
+        "", f"{min(later):.2f} to {max(later):.2f} ms later", min(later) >= 0,
     )  # fmt: skip
+    report.line(
+        phase, f"median of that: within {TTFT_MARGIN * 1000:g} ms",
+        "", f"{statistics.median(later):.2f} ms later",
+        statistics.median(later) <= TTFT_MARGIN * 1000,
+    )  # fmt: skip
+    for kind, figure in (("median", statistics.median), ("mean", statistics.mean)):
+        theirs, ours = (figure(column) * 1000 for column in zip(*times, strict=True))
+        report.line(phase, f"{kind} time to first token, ms", f"{theirs:.2f}", f"{ours:.2f}", None)
     ours = proxy.mean("time_per_output_token_seconds")
     theirs = engine.mean("request_time_per_output_token_seconds")
     report.line(
@@ -263,9 +261,38 @@ def timed_streams(sides: Sides, report: Report) -> None:
         phase, "completion tokens", _whole(engine, "generation_tokens_total"),
         _whole(proxy, "completion_tokens_total", source="usage"),
     )  # fmt: skip
+    # vLLM may put several tokens into one event when its server lags behind, never the reverse.
+    made, events = TIMED_STREAMS * TIMED_TOKENS, _whole(proxy, "token_events_total")
+    report.line(
+        phase, "token events, empty ones included (at most one a token)",
+        made, events, made / 2 < events <= made,
+    )  # fmt: skip
     overhead = proxy.mean("overhead_seconds") * 1000
     report.line(phase, "mean overhead of an exchange, ms", "", f"{overhead:.2f}", None)
     _undisturbed(phase, sides, proxy, report)
+
+
+async def _first_token_times(sides: Sides) -> list[tuple[float, float]]:
+    """The engine's and the proxy's time to first token [s] of each of the streams."""
+    times = []
+    async with Clients(sides.proxy) as clients:
+        before = sides.first_tokens()
+        for number in range(TIMED_STREAMS):
+            request = chat(
+                f"{number} times 한국어?", stream=True, max_tokens=TIMED_TOKENS,
+                extra_body={"ignore_eos": True},
+            )  # fmt: skip
+            await request.send(clients)
+            # The engine counts at the first token, the proxy after the last.
+            for _ in range(500):
+                after = sides.first_tokens()
+                if after[1][0] > before[1][0]:
+                    break
+                await asyncio.sleep(0.01)
+            engine, proxy = (b[1] - a[1] for a, b in zip(before, after, strict=True))
+            times.append((engine, proxy))
+            before = after
+    return times
 
 
 def leaving_clients(sides: Sides, report: Report) -> None:
@@ -322,11 +349,11 @@ def leaving_clients(sides: Sides, report: Report) -> None:
 
 
 async def _one_leaver(sides: Sides, *, stream: bool) -> int:
-    async with Clients(sides.proxy) as clients:
-        if stream:
+    if stream:
+        async with Clients(sides.proxy) as clients:
             return await leave_stream(clients, events=10)
-        await leave_wait(clients, after=0.3)
-        return 0
+    await leave_wait(sides.proxy, after=0.3)
+    return 0
 
 
 async def _leavers(sides: Sides) -> int:
@@ -337,7 +364,7 @@ async def _leavers(sides: Sides) -> int:
         async def one(number: int) -> int:
             async with free:
                 if number % 2:
-                    await leave_wait(clients, after=0.05 + 0.02 * number)
+                    await leave_wait(sides.proxy, after=0.02 * number)
                     return 0
                 return await leave_stream(clients, events=1 + number)
 
@@ -347,8 +374,7 @@ async def _leavers(sides: Sides) -> int:
 def _seconds_until_idle(sides: Sides) -> float:
     start = time.monotonic()
     while time.monotonic() - start < 10 * QUICKLY:
-        now = sides.engine_now()
-        if not now.total("num_requests_running") and not now.total("num_requests_waiting"):
+        if not sides.engine_is_busy():
             break
         time.sleep(0.01)
     return time.monotonic() - start
@@ -382,8 +408,9 @@ def main() -> int:
     with (
         running_engine(options.vllm, options.model, logs / "vllm.log") as engine,
         running_proxy(engine, logs / "proxy.log") as proxy,
+        httpx2.Client(timeout=30) as client,
     ):
-        sides = Sides(engine, proxy)
+        sides = Sides(engine, proxy, client)
         for phase in PHASES:
             console.print(f"{time.strftime('%H:%M:%S')} {phase.__name__.replace('_', ' ')}")
             phase(sides, report)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
-from dataclasses import dataclass
 
 import httpx2
 from prometheus_client.parser import text_string_to_metric_families
@@ -13,10 +13,11 @@ from tests.support.metrics import Scrape
 
 SETTLE_SECONDS = 15.0
 
+BUSY = re.compile(r"^vllm:num_requests_(?:running|waiting)\{[^}]*\} [1-9]", re.MULTILINE)
 
-def scrape(url: str, prefix: str) -> Scrape:
-    """The samples at `url` whose names begin with `prefix`, without it."""
-    text = httpx2.get(url, timeout=30).raise_for_status().text
+
+def parsed(text: str, prefix: str) -> Scrape:
+    """The samples of a page of metrics whose names begin with `prefix`, without it."""
     samples = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -36,14 +37,13 @@ def by_label(gained: Scrape, name: str, *labels: str) -> Counter[tuple[str, ...]
     return sums
 
 
-@dataclass
 class Sides:
     """The addresses of both, and their counters at one moment."""
 
-    engine: str
-    proxy: str
-
-    def __post_init__(self) -> None:
+    def __init__(self, engine: str, proxy: str, client: httpx2.Client) -> None:
+        self.engine = engine
+        self.proxy = proxy
+        self._client = client
         self.begin()
 
     def begin(self) -> None:
@@ -56,10 +56,26 @@ class Sides:
         return engine.since(self._engine_before), proxy.since(self._proxy_before)
 
     def engine_now(self) -> Scrape:
-        return scrape(f"{self.engine}/metrics", "vllm:")
+        return parsed(self._page(f"{self.engine}/metrics"), "vllm:")
 
     def proxy_now(self) -> Scrape:
-        return scrape(f"{self.proxy}/tokgauge/metrics", "tokgauge_")
+        return parsed(self._page(f"{self.proxy}/tokgauge/metrics"), "tokgauge_")
+
+    def engine_is_busy(self) -> bool:
+        """Whether it runs or holds any request; cheaper than a whole scrape."""
+        return BUSY.search(self._page(f"{self.engine}/metrics")) is not None
+
+    def first_tokens(self) -> tuple[tuple[int, float], tuple[int, float]]:
+        """Of engine and proxy: how many times to first token were taken, and their sum [s]."""
+        name = "time_to_first_token_seconds"
+        pages = self.engine_now(), self.proxy_now()
+        engine, proxy = (
+            (int(page.count(name)), page.total(f"{name}_sum") or 0.0) for page in pages
+        )
+        return engine, proxy
+
+    def _page(self, url: str) -> str:
+        return self._client.get(url).raise_for_status().text
 
     def _settled(self) -> tuple[Scrape, Scrape]:
         """Both scrapes, taken when neither runs anything and their counters stand still."""

@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -401,13 +402,32 @@ async def leave_stream(clients: Clients, events: int) -> int:
     return seen
 
 
-async def leave_wait(clients: Clients, after: float) -> None:
-    """Cancel the wait for an answer that is not streamed, `after` seconds into it."""
-    call = clients.openai.chat.completions.create(
-        model=MODEL, messages=[{"role": "user", "content": PROMPTS[1]}], **LONG
-    )
-    try:
-        await asyncio.wait_for(call, after)
-    except TimeoutError:
-        return
-    raise AssertionError("the answer came before its client left")
+async def leave_wait(url: str, after: float) -> None:
+    """Give up the wait for an answer that is not streamed, `after` seconds after asking."""
+    asked = asyncio.Event()
+
+    async def trace(event: str, _: object) -> None:
+        if event == "http11.send_request_body.complete":
+            asked.set()
+
+    async def watch(request: httpx2.Request) -> None:
+        request.extensions = {**request.extensions, "trace": trace}
+
+    async with openai.AsyncOpenAI(
+        base_url=f"{url}/v1",
+        api_key="x",
+        max_retries=0,
+        timeout=REQUEST_SECONDS,
+        http_client=openai.DefaultAsyncHttpxClient(event_hooks={"request": [watch]}),
+    ) as client:
+        call = asyncio.create_task(
+            client.chat.completions.create(
+                model=MODEL, messages=[{"role": "user", "content": PROMPTS[1]}], **LONG
+            )
+        )
+        await asyncio.wait_for(asked.wait(), REQUEST_SECONDS)
+        await asyncio.sleep(after)
+        if not call.cancel():
+            raise AssertionError("the answer came before its client left")
+        with suppress(asyncio.CancelledError):
+            await call

@@ -15,6 +15,7 @@ from proxy.wire.encoding import Decoder, UndecodableError, decoder_for
 from proxy.wire.request import Asked
 from proxy.wire.routes import READERS
 from proxy.wire.sse import EventReader
+from proxy.wire.template import RETRY_AFTER, Template, learn
 
 MIN_TOKENS_FOR_RATE = 16
 """Below this many tokens of a sequence a decode rate says more about jitter than about speed."""
@@ -57,6 +58,14 @@ class Gaps:
 class Exchange:
     """One request and its answer as they happen."""
 
+    __slots__ = (
+        "_arrivals", "_body", "_body_limit", "_decoder", "_ended_at", "_events",
+        "_first_output_at", "_first_token_at", "_in_proxy", "_last_byte_at", "_last_token_at",
+        "_learn_at", "_learned", "_received_at", "_sent_at", "_template", "_unread", "alone",
+        "asked", "gaps", "id", "method", "opened_at", "reader", "reported_events",
+        "request_bytes", "retried", "route", "status", "stream", "token_events",
+    )  # fmt: skip
+
     def __init__(
         self, *, exchange_id: str, method: str, route: str, opened_at: float,
         gap_bounds: Sequence[float], observed_body_bytes: int,
@@ -91,6 +100,10 @@ class Exchange:
         self._decoder: Decoder | None = None
         self._body: bytearray | None = None
         self._unread: list[str] = []
+        self._learned: Template | None = None
+        self._template: Template | None = None
+        """What was learned, while the next read may be compared with it."""
+        self._learn_at = 0
 
     @property
     def model(self) -> str | None:
@@ -154,7 +167,7 @@ class Exchange:
 
     # what happens, in order
 
-    def request_received(self, at: float, asked: Asked | None, body: bytes | None) -> None:
+    def request_received(self, at: float, asked: Asked | None, body: bytes | None = None) -> None:
         """The request is here completely; `asked` is None when its body was not read."""
         self._received_at = at
         if asked is not None:
@@ -188,29 +201,58 @@ class Exchange:
         else:
             self._body = bytearray()
 
-    def chunk(self, at: float, data: bytes) -> None:
-        """Bytes of the answer that arrived at `at`."""
+    def chunk(self, at: float, data: bytes) -> bool:
+        """Bytes of the answer that arrived at `at`.
+
+        Returns True for a read that is exactly one event with a token and with nothing else to it.
+        """
         self._last_byte_at = at
-        decoder = self._decoder
-        if decoder is None:
-            return
+        template, reader, last = self._template, self.reader, self._last_token_at
+        if (
+            template is not None
+            and reader is not None
+            and last is not None
+            and template.matches(data)
+        ):
+            self.gaps.add(at - last)
+            self._last_token_at = at
+            self._arrivals += 1
+            self.token_events = reader.token_events = reader.token_events + 1
+            return True
+        if self._decoder is not None:
+            self._read(at, data, self._decoder)
+        return False
+
+    def passed_on(self, seconds: float) -> None:
+        """Time that chunks spent inside the proxy."""
+        self._in_proxy += seconds
+
+    def _read(self, at: float, data: bytes, decoder: Decoder) -> None:
         try:
-            data = decoder.decode(data)
+            decoded = decoder.decode(data)
         except UndecodableError:
             self._give_up("encoding")
             return
         if self._events is not None and self.reader is not None:
-            self._stream(at, data, self._events, self.reader)
+            arrived = self._stream(at, decoded, self._events, self.reader)
+            self._template = None
+            if self._events.between and decoded is data:
+                if arrived:
+                    self._learn(data)
+                self._template = self._learned
         elif self._body is not None:
-            self._body += data
+            self._body += decoded
             if len(self._body) > self._body_limit:
                 self._give_up("size")
 
-    def passed_on(self, seconds: float) -> None:
-        """Time that a chunk spent inside the proxy."""
-        self._in_proxy += seconds
+    def _learn(self, data: bytes) -> None:
+        """Keep what this read has in common with those to come, if it is one token event."""
+        if self.token_events >= self._learn_at:
+            self._learn_at = self.token_events + min(self.token_events, RETRY_AFTER)
+            self._learned = learn(data, READERS[self.route]) or self._learned
 
-    def _stream(self, at: float, data: bytes, events: EventReader, reader: AnswerReader) -> None:
+    def _stream(self, at: float, data: bytes, events: EventReader, reader: AnswerReader) -> bool:
+        """Take the events of one read; returns whether a token was among them."""
         arrived = False
         for name, content in events.feed(data):
             marks = reader.event(name, content)
@@ -227,6 +269,7 @@ class Exchange:
         if arrived:
             self._arrivals += 1
             self.token_events = reader.token_events
+        return arrived
 
     def _give_up(self, reason: str) -> None:
         self._unread.append(reason)

@@ -115,13 +115,14 @@ class Observer:
 class Observation:
     """One exchange as the relay reports it. No method raises."""
 
-    __slots__ = ("_exchange", "_filter", "_may_hide", "_observer", "id")
+    __slots__ = ("_exchange", "_filter", "_may_hide", "_observer", "_suspects", "id")
 
     def __init__(self, observer: Observer, exchange: Exchange | None, exchange_id: str) -> None:
         self._observer = observer
         self._exchange = exchange
         self._filter: UsageEventFilter | None = None
         self._may_hide = False
+        self._suspects = False
         self.id = exchange_id.encode()
 
     @property
@@ -178,14 +179,15 @@ class Observation:
 
     def injection_refused(self, body: bytes) -> bool:
         """Whether the engine refused the changed body, so that the original shall be sent."""
-        if not refuses_injection(body):
-            return False
-        self._observer.facts.refuses_injection = True
-        self._may_hide = False
-        return True
+        self._suspects = refuses_injection(body)
+        self._may_hide = not self._suspects
+        return self._suspects
 
     def answer_begins(self, status: int, headers: Mapping[str, str]) -> bool:
         """The head of the answer. Returns whether bytes of it may be cut out."""
+        if self._suspects and status < 400:
+            # Refused with it, accepted without it: no quotation of the client's own words.
+            self._observer.facts.refuses_injection = True
         exchange = self._exchange
         if exchange is not None:
             try:
@@ -207,13 +209,14 @@ class Observation:
     def chunk(self, at: float, data: bytes) -> bytes:
         """Bytes of the answer that arrived at `at`; returns those that go to the client."""
         exchange = self._exchange
+        plain = False
         if exchange is not None:
             try:
-                exchange.chunk(at, data)
+                plain = exchange.chunk(at, data)
             except Exception as error:  # border: measuring must not harm the traffic
                 self._fail("chunk", error)
         hiding = self._filter
-        if hiding is None:
+        if hiding is None or (plain and hiding.between):
             return data
         held = hiding.held
         try:
@@ -224,7 +227,7 @@ class Observation:
             return held + data
 
     def passed_on(self, seconds: float) -> None:
-        """Time that the last chunk spent inside the proxy."""
+        """Time that chunks spent inside the proxy."""
         if self._exchange is not None:
             self._exchange.passed_on(seconds)
 

@@ -75,6 +75,14 @@ class AnswerReader:
         """Whether the engine said that the answer is complete."""
         return self.done or bool(self.finish_reasons)
 
+    @property
+    def saw_one_plain_token(self) -> bool:
+        """Whether all that has come is one token event of choice 0 that says nothing else."""
+        return self.token_events == 1 and not (
+            self.sequence_events or self.finish_reasons or self.done or self.error
+            or self.unreadable or self.raw_usage or self.usage_seen
+        )  # fmt: skip
+
     def events_of(self, index: int) -> int:
         """Token events of one choice."""
         if index == 0:

@@ -29,6 +29,8 @@ def inject(body: bytes, asked: Asked) -> bytes | None:
     """
     if not asked.stream or asked.usage_wished is not False or asked.continuous_usage:
         return None
+    if not _is_text(body):
+        return None
     if b'"stream_options"' not in body and body.count(b'"stream"') == 1:
         brace = body.find(b"{") + 1
         return body[:brace] + b'"stream_options":' + _WISH + b"," + body[brace:]
@@ -43,6 +45,17 @@ def inject(body: bytes, asked: Asked) -> bytes | None:
         return None
     start, end = options[0]
     return _with_wish(body, start, end)
+
+
+def _is_text(body: bytes) -> bool:
+    """Whether all of it is UTF-8; the decoder looks only at the strings that it keeps."""
+    if body.isascii():
+        return True
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _with_wish(body: bytes, start: int, end: int) -> bytes | None:
@@ -164,7 +177,7 @@ class UsageEventFilter:
     what it would have got.
     """
 
-    __slots__ = ("_after_cr", "_sent_tail", "held", "removed")
+    __slots__ = ("_after_cr", "_sent_tail", "between", "held", "removed")
 
     def __init__(self) -> None:
         self.held = b""
@@ -172,18 +185,16 @@ class UsageEventFilter:
         self._sent_tail = b""  # the last bytes of an unfinished event that has partly left
         self._after_cr = ""  # "keep" or "drop": the last event ended in CR, an LF belongs to it
         self.removed = 0
+        self.between = True
+        """Whether the next byte begins an event: nothing of one is held or has partly left."""
 
     def feed(self, chunk: bytes) -> bytes:
         """Take the next bytes from the engine; return those that go to the client."""
-        if (
-            not self._sent_tail
-            and not self.held
-            and not self._after_cr
-            and chunk.endswith(b"\n\n")
-            and b'"usage"' not in chunk
-        ):
+        if self.between and chunk.endswith(b"\n\n") and b'"usage"' not in chunk:
             return chunk
-        return self._feed_slowly(chunk)
+        out = self._feed_slowly(chunk)
+        self.between = not (self._sent_tail or self.held or self._after_cr)
+        return out
 
     def _feed_slowly(self, chunk: bytes) -> bytes:
         out: list[bytes] = []

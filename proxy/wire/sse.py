@@ -40,6 +40,7 @@ class EventReader:
         "_scan",
         "_skip_lf",
         "_skipping",
+        "between",
         "limit",
         "overflows",
     )  # fmt: skip
@@ -55,23 +56,23 @@ class EventReader:
         self._skip_lf = False  # the last line ended in CR: an LF that follows belongs to it
         self._skipping = False  # the current event is over the limit
         self._at_start = True
+        self.between = True
+        """Whether the next byte begins an event: nothing of one has come yet."""
 
     def feed(self, chunk: bytes) -> list[Event]:
         """Take the next bytes; return the events that they completed, in order."""
-        # What vLLM sends: one whole event per read, one data line.
+        # What engines send: whole events of one data line each, most often one in a read.
         if (
-            not self._line
-            and not self._kept
-            and not self._skip_lf
+            self.between
             and chunk.startswith(b"data: ")
+            and chunk.endswith(b"\n\n")
             and len(chunk) <= self.limit
-            and chunk.find(b"\n") == len(chunk) - 2
-            and chunk.endswith(b"\n")
             and b"\r" not in chunk
-            and not self._skipping
         ):
-            self._at_start = False
-            return [Event(b"", chunk[6:-2])]
+            lines = chunk[6:-2].split(b"\n\ndata: ")
+            if chunk.count(b"\n") == 2 * len(lines):
+                self._at_start = False
+                return [Event(b"", line) for line in lines]
         return self._feed_lines(chunk)
 
     def _feed_lines(self, chunk: bytes) -> list[Event]:
@@ -97,6 +98,7 @@ class EventReader:
         self._scan = len(line)
         if len(line) + self._kept > self.limit:
             self._overflow()
+        self.between = not (line or self._data or self._name or self._skip_lf or self._skipping)
         return events
 
     def _take_line(self, line: bytes, events: list[Event]) -> None:

@@ -1,0 +1,222 @@
+"""A read recognised by its template means what the JSON decoder says it means, for any bytes."""
+
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from proxy.exchange import Exchange
+from proxy.transport.reader import ResponseReader
+from proxy.wire import template
+from proxy.wire.answer import AnswerReader
+from proxy.wire.chat import ChatReader
+from proxy.wire.completions import CompletionsReader
+from proxy.wire.injection import UsageEventFilter
+from proxy.wire.request import Asked
+from proxy.wire.sse import EventReader
+
+CAPTURES = Path(__file__).parents[1] / "captures"
+
+
+def event(delta: dict[str, Any], **choice: Any) -> bytes:
+    chunk = {
+        "id": "chatcmpl-1",
+        "object": "chat.completion.chunk",
+        "model": "qwen",
+        "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None} | choice],
+    }
+    return b"data: " + json.dumps(chunk, separators=(",", ":")).encode() + b"\n\n"
+
+
+PLAIN = event({"content": " the"})
+BEFORE, AFTER = PLAIN.split(b" the")
+
+
+def text_event(text: bytes) -> bytes:
+    return BEFORE + text + AFTER
+
+
+def begun(route: str, *, echo: bool = False) -> Exchange:
+    exchange = Exchange(
+        exchange_id="1", method="POST", route=route, opened_at=0.0,
+        gap_bounds=(1.5, 2.5, 1000.0), observed_body_bytes=1000,
+    )  # fmt: skip
+    exchange.request_received(0.0, Asked(echo=echo))
+    exchange.answer_begins(200, {"content-type": "text/event-stream"})
+    return exchange
+
+
+def run(reads: list[bytes], *, learning: bool, echo: bool = False) -> dict[str, Any]:
+    """What an exchange and the filter make of a stream; without learning, all is decoded."""
+    exchange = begun("chat_completions", echo=echo)
+    hiding = UsageEventFilter()
+    out: list[bytes] = []
+    matched = 0
+    for at, data in enumerate(reads):
+        if not learning:
+            exchange._template = exchange._learned = None
+            exchange._learn_at = 1_000_000
+        plain = exchange.chunk(float(at), data)
+        matched += plain
+        out.append(data if plain and hiding.between else hiding.feed(data))
+    assert learning or not matched
+    reader = exchange.reader
+    assert reader is not None
+    seen = {name: getattr(reader, name) for name in AnswerReader.__slots__ if name != "raw_usage"}
+    return {
+        **seen, "usage": reader.usage, "out": b"".join(out), "held": hiding.held,
+        "gaps": (exchange.gaps.counts, exchange.gaps.total), "arrivals": exchange._arrivals,
+        "first": (exchange._first_token_at, exchange._first_output_at),
+        "last": exchange._last_token_at,
+        "overflows": exchange._events and exchange._events.overflows,
+    }  # fmt: skip
+
+
+def agree(reads: list[bytes], *, echo: bool = False) -> None:
+    assert run(reads, learning=True, echo=echo) == run(reads, learning=False, echo=echo)
+
+
+NASTY = [
+    b"", b" the", b"\\", b"\\\\", b'\\"', b'"', b'\\"role\\":\\"assistant', b'","role":"assistant',
+    b'"},"finish_reason":"stop"}]}\n\ndata: {"x":"', b"\n", b"\r", b"\n\n", b"\t", b"\x00", b"\x1f",
+    b"\x7f", b"\\u0000", b"\\ud83d\\ude00", b"\\ud83d", b"\\u12", b"\\x", b"\\n", "日本".encode(),
+    "\u2028".encode(), "😀".encode(), b"\xff", b"\xc3", b"\xc0\x80", b"\xed\xa0\x80",
+    b"\xf5\x80\x80\x80",
+    b"\xe2\x82", b'"usage"', b'\\"usage\\"',
+    b'"},"finish_reason":null,"usage":{"completion_tokens":9},"x":{"y":"',
+    b"x" * 5000,
+]  # fmt: skip
+
+EVENTS = [
+    PLAIN,
+    event({"role": "assistant", "content": ""}),
+    event({"role": "assistant", "content": "Hi"}),
+    event({"reasoning": "hm"}),
+    event({"reasoning_content": "hm"}),
+    event({"content": ""}),
+    event({"content": "x"}, index=1),
+    event({"content": "x"}, logprobs={"content": [{"token": "x"}]}),
+    event({"content": "x"}, finish_reason="length"),
+    event({"content": "x", "tool_calls": [{"function": {"arguments": "{"}}]}),
+    event({"tool_calls": [{"index": 0, "function": {"arguments": '{"content":"a"'}}]}),
+    PLAIN[:-3] + b',"usage":{"prompt_tokens":3,"completion_tokens":1}}\n\n',
+    PLAIN[:-3] + b',"usage":null}\n\n',
+    PLAIN[:-3] + b',"error":{"content":"x"}}\n\n',
+    b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":1}}\n\n',
+    b'data: {"content":"x"}\n\n',
+    b"data: [DONE]\n\n",
+    b": ping\n\n",
+    b": ping\n",
+    b"event: error\n",
+    b"id: 7\n\n",
+    b"data: not json\n\n",
+    PLAIN.replace(b"\n", b"\r\n"),
+    PLAIN[:-1],
+    PLAIN[:-2],
+    b"\n",
+    b"\r",
+    b"",
+]
+
+texts = st.one_of(
+    st.sampled_from(NASTY),
+    st.binary(max_size=8),
+    st.text(max_size=8).map(lambda text: json.dumps(text)[1:-1].encode()),
+    st.text(max_size=8).map(lambda text: json.dumps(text, ensure_ascii=False)[1:-1].encode()),
+)
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> bytes:
+    chunk = draw(st.sampled_from(EVENTS) | texts.map(text_event))
+    for _ in range(draw(st.integers(0, 2))):
+        at = draw(st.integers(0, len(chunk)))
+        drop = draw(st.integers(0, 3))
+        chunk = (
+            chunk[:at] + draw(st.sampled_from(NASTY) | st.binary(max_size=2)) + chunk[at + drop :]
+        )
+    return chunk
+
+
+reads = st.lists(
+    st.sampled_from(EVENTS) | texts.map(text_event) | mutated(), min_size=1, max_size=12
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(reads, st.booleans())
+@example([PLAIN, *map(text_event, NASTY), PLAIN], False)
+@example([PLAIN, PLAIN, b"event: error\n", PLAIN, PLAIN], False)
+def test_fast_and_slow_agree(reads: list[bytes], echo: bool) -> None:
+    agree([PLAIN, *reads, PLAIN, PLAIN], echo=echo)
+
+
+@settings(max_examples=100, deadline=None)
+@given(reads, st.data())
+def test_fast_and_slow_agree_in_any_cutting(reads: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join([PLAIN, PLAIN, *reads, PLAIN, PLAIN])
+    cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=8))
+    ends = [len(PLAIN) * n for n in range(3)]
+    bounds = sorted({*ends, *cuts, len(stream)})
+    agree([stream[start:end] for start, end in pairwise(bounds)])
+
+
+@pytest.mark.parametrize("make_reader", [ChatReader, CompletionsReader])
+@given(texts)
+@settings(max_examples=200, deadline=None)
+@example(b'","role":"assistant')
+def test_what_matches_is_one_token(make_reader: type[AnswerReader], text: bytes) -> None:
+    key = b'"delta":{"content"' if make_reader is ChatReader else b'"text"'
+    end = b"}" if make_reader is ChatReader else b""
+    before = b'data: {"model":"m","choices":[{"index":0,' + key + b':"'
+    after = b'"' + end + b',"finish_reason":null}]}\n\n'
+    learned = template.learn(before + b"x" + after, make_reader)
+    assert learned is not None
+    chunk = before + text + after
+    if learned.matches(chunk):
+        reader = make_reader()
+        found = EventReader().feed(chunk)
+        assert len(found) == 1
+        assert reader.event(*found[0])
+        assert reader.saw_one_plain_token
+
+
+@pytest.mark.parametrize(
+    "text", [b" the", b"\\n", b'\\"', "日".encode(), "😀".encode(), b"\\u00e9"]
+)
+def test_usual_texts_are_recognised(text: bytes) -> None:
+    learned = template.learn(PLAIN, ChatReader)
+    assert learned is not None
+    assert learned.matches(text_event(text))
+
+
+TEACHES = [0, 2, 3, 4, 5, 7, 9, 12, 22]
+
+
+@pytest.mark.parametrize("number", range(len(EVENTS)))
+def test_only_plain_tokens_teach(number: int) -> None:
+    assert (template.learn(EVENTS[number], ChatReader) is not None) is (number in TEACHES)
+
+
+@pytest.mark.parametrize(
+    ("name", "route"),
+    [
+        ("vllm_ascii/chat_stream", "chat_completions"),
+        ("vllm/chat_stream", "chat_completions"),
+        ("vllm/comp_stream", "completions"),
+    ],
+)
+def test_most_events_of_real_streams_are_recognised(name: str, route: str) -> None:
+    response = ResponseReader(head_request=False, limit=65536)
+    body = response.feed((CAPTURES / f"{name}.http").read_bytes())
+    response.release()
+    exchange = begun(route)
+    events = re.findall(rb"data: [^\r\n]*(?:\n\n|\r\n\r\n)", body)
+    recognised = sum([exchange.chunk(float(at), data) for at, data in enumerate(events)])
+    assert exchange.token_events > 4
+    assert recognised >= exchange.token_events - 3

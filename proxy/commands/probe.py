@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from types import TracebackType
 from typing import NoReturn, Self
 from urllib.parse import urlsplit
@@ -16,14 +17,15 @@ from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElaps
 from proxy.commands._cards import named_card
 from proxy.commands._output import new_table, print_json, terminal
 from proxy.commands._quantities import BANDWIDTH, BITS, BYTES, COUNT
-from proxy.gpu.readings import GpuReading
+from proxy.diagnosis import Verdict
 from proxy.model.kv import KvCache
 from proxy.model.weights import WeightsFound
-from proxy.probe.ceiling import Ceiling, Given, find_ceiling, local_gpus
+from proxy.probe.ceiling import Ceiling, Given, find_ceiling
 from proxy.probe.errors import ProbeError
 from proxy.probe.experiment import Experiment, run_experiment
+from proxy.probe.gpu import GpuWatch
 from proxy.probe.question import DEFAULT_PROMPT
-from proxy.probe.report import document, findings, seconds
+from proxy.probe.report import document, findings, judge, seconds
 from proxy.probe.server import Answer, Server
 
 NOT_MEASURED = 3
@@ -107,36 +109,37 @@ def command(
         bits=bits or 16.0,
         tensor_parallel=tensor_parallel,
     )
+    # What NVML lacks is in the report; its log lines are for the proxy.
+    logging.getLogger("proxy.gpu").addHandler(logging.NullHandler())
     try:
-        with Server(_address(url), key=api_key, timeout=timeout) as server, _Shown() as shown:
+        with ExitStack() as stack:
+            server = stack.enter_context(Server(_address(url), key=api_key, timeout=timeout))
+            watch = stack.enter_context(GpuWatch()) if server.is_local else None
             experiment = run_experiment(
                 server,
                 model=model,
                 prompt=prompt,
                 max_tokens=max_tokens,
                 runs=runs,
-                watcher=shown,
+                watcher=stack.enter_context(_Shown()),
             )
-            gpus = _gpus_here() if server.is_local else None
     except ProbeError as error:
         _fail(error, as_json)
+    seen = None if watch is None else watch.seen()
     ceiling = find_ceiling(
         given,
         root=experiment.card.root,
-        gpus=gpus,
+        gpus=None if seen is None else seen.gpus,
         context=experiment.mean_context,
+        kv_cache_dtype=experiment.readings[0].kv_cache_dtype if experiment.readings else None,
         decode_rate=experiment.decode_rate,
+        tokens_per_step=experiment.tokens_per_step,
     )
+    verdict = judge(experiment, ceiling, seen)
     if as_json:
-        print_json(document(experiment, ceiling))
+        print_json(document(experiment, ceiling, verdict))
     else:
-        _print(terminal(), experiment, ceiling)
-
-
-def _gpus_here() -> tuple[GpuReading, ...]:
-    # What NVML lacks is in the report; its log lines are for the proxy.
-    logging.getLogger("proxy.gpu").addHandler(logging.NullHandler())
-    return local_gpus()
+        _print(terminal(), experiment, ceiling, verdict)
 
 
 def _address(url: str) -> str:
@@ -202,7 +205,7 @@ class _Shown:
             self._task = None
 
 
-def _print(console: Console, experiment: Experiment, ceiling: Ceiling) -> None:
+def _print(console: Console, experiment: Experiment, ceiling: Ceiling, verdict: Verdict) -> None:
     runs = len(experiment.runs)
     console.print(f"{experiment.card.id} at {experiment.url}", soft_wrap=True)
     table = new_table(console, "")
@@ -216,7 +219,7 @@ def _print(console: Console, experiment: Experiment, ceiling: Ceiling) -> None:
     for line in _ceiling_lines(ceiling):
         console.print(line, soft_wrap=True)
     console.print()
-    for line in findings(experiment, ceiling):
+    for line in findings(experiment, verdict):
         console.print(f"* {line}", soft_wrap=True)
     for note in (*_counting_notes(experiment), *experiment.notes):
         console.print(f"note: {note}", soft_wrap=True)

@@ -8,11 +8,8 @@ from dataclasses import dataclass
 from proxy.gpu.bandwidth import Bandwidth, engine_bandwidth
 from proxy.gpu.catalogue import Card
 from proxy.gpu.contention import EngineOnGpu
-from proxy.gpu.nvml import NvmlReader
 from proxy.gpu.readings import GpuReading
 from proxy.model.ceiling import (
-    Band,
-    band_of,
     efficiency,
     serving_bandwidth,
     single_stream_ceiling,
@@ -23,7 +20,7 @@ from proxy.model.kv import KvCache, KvUnknown
 from proxy.model.resolve import resolve_kv, resolve_weights
 from proxy.model.weights import Basis, WeightsFound, WeightsUnknown, estimate_weights
 
-__all__ = ["Ceiling", "Given", "Limit", "find_ceiling", "local_gpus"]
+__all__ = ["Ceiling", "Given", "Limit", "find_ceiling"]
 
 _BASES: tuple[Basis, ...] = ("streamed", "checkpoint")
 
@@ -49,6 +46,7 @@ class Limit:
 
     bytes_per_step: float
     tokens_per_second: float
+    """With one token per step."""
     share: float | None
     """None without a measured decode rate."""
 
@@ -75,23 +73,9 @@ class Ceiling:
         return None if self.basis is None else self.limits[self.basis].share
 
     @property
-    def band(self) -> Band | None:
-        """Which band the share is in."""
-        return None if self.share is None else band_of(self.share)
-
-    @property
     def kv_counted(self) -> bool:
         """Whether the KV cache is among the bytes of a step."""
         return isinstance(self.kv, KvCache) and self.context is not None
-
-
-def local_gpus() -> tuple[GpuReading, ...]:
-    """One look at the GPUs of this machine; none where NVML cannot be used."""
-    reader = NvmlReader()
-    try:
-        return reader.read().gpus
-    finally:
-        reader.close()
 
 
 def find_ceiling(
@@ -100,9 +84,13 @@ def find_ceiling(
     root: str | None,
     gpus: Sequence[GpuReading] | None,
     context: float | None,
+    kv_cache_dtype: str | None,
     decode_rate: float | None,
+    tokens_per_step: float | None,
 ) -> Ceiling:
     """Find the inputs, divide, and compare with the measured rate [tokens/s].
+
+    tokens_per_step: None counts as one, which makes a share too high when there were more.
 
     root: as the server names its files. gpus: of this machine, None when the server is elsewhere:
     then a path means nothing here, while the name of a repository still does. Reads files.
@@ -111,15 +99,17 @@ def find_ceiling(
         root = None
     bandwidth = _bandwidth(given, gpus)
     weights = _weights(given, root)
-    kv = resolve_kv(root)
+    kv = resolve_kv(root, cache_dtype=kv_cache_dtype)
+    per_step = tokens_per_step or 1.0
+    steps = None if decode_rate is None else decode_rate / per_step
     limits: dict[Basis, Limit] = {}
     total = bandwidth.bytes_per_second
     if total is not None and isinstance(weights, WeightsFound):
         cache = kv if isinstance(kv, KvCache) and context is not None else None
         for basis in _BASES:
-            read = weights.bytes_per_step(1.0, basis)
+            read = weights.bytes_per_step(per_step, basis)
             if read is not None:
-                limits[basis] = _limit(total, read, cache, context or 0.0, given, decode_rate)
+                limits[basis] = _limit(total, read, cache, context or 0.0, given, steps)
     return Ceiling(bandwidth, weights, kv, context, limits)
 
 
@@ -129,13 +119,13 @@ def _limit(
     kv: KvCache | None,
     context: float,
     given: Given,
-    decode_rate: float | None,
+    steps: float | None,
 ) -> Limit:
     read = step_bytes(weight_bytes, kv, (context,), tensor_parallel=given.tensor_parallel)
     return Limit(
         bytes_per_step=read,
         tokens_per_second=single_stream_ceiling(total, read),
-        share=None if decode_rate is None else efficiency(decode_rate, read, total),
+        share=None if steps is None else efficiency(steps, read, total),
     )
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from proxy import engine_metrics
+from proxy.engine_metrics import EngineReading
 from proxy.model.served import ServedModel
 from proxy.probe.errors import ProbeError
 from proxy.probe.question import Question
@@ -14,6 +16,10 @@ from proxy.probe.server import Answer, RefusedError, Server, Watcher, error_text
 __all__ = ["Experiment", "Run", "run_experiment"]
 
 _REFUSED_PARAMETERS = (400, 422)
+
+_ONE_TOKEN_PER_EVENT = 1.02
+"""Up to here an event stands for one token; above, several tokens came from one step, or events
+were merged, and the events alone do not tell which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +41,8 @@ class Experiment:
     runs: tuple[Run, ...]
     notes: tuple[str, ...]
     """What was different from a plain experiment."""
+    readings: tuple[EngineReading, EngineReading] | None = None
+    """The server's own figures before and after the last stream, where it has known ones."""
 
     def typical(self, figure: Callable[[Run], float | None]) -> float | None:
         """The median of a figure over the runs that have it."""
@@ -44,6 +52,35 @@ class Experiment:
     def decode_rate(self) -> float | None:
         """Tokens per second of the stream, from its first token to its last."""
         return self.typical(lambda run: run.streamed.measurement.decode_tokens_per_second)
+
+    @property
+    def tokens_per_step(self) -> float | None:
+        """Tokens that the stream gained per step of the engine, above 1 with speculation.
+
+        None where nobody tells: the server's own counters, else as many events as tokens.
+        """
+        if self.readings is not None:
+            before, after = self.readings
+            told = engine_metrics.between(before, after).tokens_per_step
+            if told is not None:
+                return told
+            if before.kind == "vllm" and after.spec_drafts_total is None:
+                return 1.0
+        per_event = self.typical(lambda run: run.streamed.measurement.tokens_per_event)
+        return 1.0 if per_event is not None and per_event <= _ONE_TOKEN_PER_EVENT else None
+
+    @property
+    def tokens_of_others(self) -> int | None:
+        """Tokens that the server generated for others during the last stream, where it tells."""
+        own = self.runs[-1].streamed.measurement.completion_tokens
+        if self.readings is None or own is None:
+            return None
+        before, after = self.readings
+        if before.generation_tokens_total is None or after.generation_tokens_total is None:
+            return None
+        if engine_metrics.between(before, after).problem is not None:
+            return None
+        return max(0, after.generation_tokens_total - before.generation_tokens_total - own)
 
     @property
     def mean_context(self) -> float | None:
@@ -85,10 +122,12 @@ def run_experiment(
     card = _choose(listed, model, notes)
     question = Question(card.id, prompt, max_tokens)
     made: list[Run] = []
+    before: EngineReading | None = None
     for number in range(1, runs + 1):
         of = f" ({number} of {runs})" if runs > 1 else ""
         answers = []
         for stream, name in ((False, "not streamed"), (True, "streamed")):
+            before = server.engine_reading() if stream else None
             watcher.begins(name + of)
             try:
                 answer, question = _ask(server, question, card, listed, stream, watcher, notes)
@@ -96,9 +135,11 @@ def run_experiment(
                 watcher.ends()
             answers.append(answer)
         made.append(Run(*answers))
+    after = None if before is None else server.engine_reading()
     if not made[-1].streamed.streamed:
         notes.append("the server did not stream although it was asked to: no decode rate")
-    return Experiment(server.url, card, question, tuple(made), tuple(notes))
+    readings = None if before is None or after is None else (before, after)
+    return Experiment(server.url, card, question, tuple(made), tuple(notes), readings)
 
 
 def _listed(server: Server, model: str | None) -> tuple[tuple[ServedModel, ...], list[str]]:

@@ -3,70 +3,85 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import asdict
+from typing import Any
 
+from proxy.diagnosis import Evidence, Verdict, diagnose
 from proxy.exchange import MIN_ARRIVALS_FOR_RATE, MIN_TOKENS_FOR_RATE
+from proxy.model.ceiling import HEALTHY
 from proxy.model.kv import KvCache
 from proxy.model.weights import WeightsFound, WeightsUnknown
 from proxy.probe.ceiling import Ceiling
 from proxy.probe.experiment import Experiment, Run
+from proxy.probe.gpu import GpusSeen
 from proxy.probe.server import Answer
 
-__all__ = ["READING_SPEED", "Verdict", "document", "ending", "findings", "judge", "seconds"]
+__all__ = ["READING_SPEED", "document", "ending", "findings", "judge", "seconds"]
 
 READING_SPEED = 10.0
 """Characters per second that a person reads at most, about."""
 
-_TOKENS_PER_EVENT_LIMIT = 1.1
-"""Above it an event is not one token: one read of the weights gave several, or events were merged,
-and from outside nobody can tell which."""
-
-Level = Literal["healthy", "watch", "suspect", "above_ceiling", "not_judged"]
+_OTHERS_MATTER = 0.1
+"""Tokens for others, as a share of the own ones, above which the stream was not alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """How well the hardware was used, and why in one sentence."""
+def judge(experiment: Experiment, ceiling: Ceiling, seen: GpusSeen | None) -> Verdict:
+    """The verdict on the decode rate. Nothing is judged by a figure that is not known.
 
-    level: Level
-    text: str
-
-
-def judge(experiment: Experiment, ceiling: Ceiling) -> Verdict:
-    """The verdict on the decode rate. Nothing is judged by a figure that is not known."""
+    seen: the GPUs of this machine, None when the server runs on another one.
+    """
     if experiment.decode_rate is None:
-        return Verdict("not_judged", f"no decode rate: {_why_no_rate(experiment)}")
-    share, basis = ceiling.share, ceiling.basis
-    if share is None or basis is None:
-        return Verdict("not_judged", "; ".join(_missing(ceiling)))
-    per_event = experiment.typical(lambda run: run.streamed.measurement.tokens_per_event)
-    if share <= 1 and per_event is not None and per_event > _TOKENS_PER_EVENT_LIMIT:
-        return Verdict(
-            "not_judged",
-            f"{share:.0%} of the ceiling for one token per step, but {per_event:.1f} tokens came "
-            "per event: with speculative decoding the share is smaller than that, with merged "
-            "events it is right",
+        return _not_judged(f"no decode rate: {_why_no_rate(experiment)}")
+    share = ceiling.share
+    if share is None:
+        return _not_judged("; ".join(_missing(ceiling)))
+    own = experiment.runs[-1].streamed.measurement.completion_tokens or 0
+    others = experiment.tokens_of_others
+    alone = others is not None and others <= _OTHERS_MATTER * own
+    if others is not None and not alone and share < HEALTHY:
+        return _not_judged(
+            f"{share:.0%} of the ceiling, but the server generated {others} tokens for others "
+            "meanwhile, and streams that share a step slow each other down: repeat it when idle"
         )
-    found = f"{share:.0%} of what the memory bandwidth allows ({basis} bytes)"
-    idle = "If the server had other requests meanwhile, that alone explains it: repeat it when idle"
-    if ceiling.band == "above":
-        return Verdict(
-            "above_ceiling",
-            f"{share:.0%} of the ceiling is more than one read of the weights per token allows: "
-            "speculative decoding, wrong inputs, or weights that partly stay in a large cache",
+    if experiment.tokens_per_step is None and share <= 1:
+        return _not_judged(
+            f"{share:.0%} of the ceiling if every token took a step of its own, but that is not "
+            "known: speculative decoding and merged events look alike from outside"
         )
-    if ceiling.band == "healthy":
-        return Verdict("healthy", f"{found}: the card is well used")
-    if ceiling.band == "watch":
-        return Verdict("watch", f"{found}: less than a well-used card gives. {idle}")
-    return Verdict(
-        "suspect",
-        f"{found}: something takes the rest. {idle}; otherwise tokgauge serve finds what it is",
+    return diagnose(_evidence(experiment, ceiling, seen, alone=alone))
+
+
+def _not_judged(why: str) -> Verdict:
+    return Verdict("not_judged", f"Not judged: {why}.", reason="no_efficiency")
+
+
+def _evidence(
+    experiment: Experiment, ceiling: Ceiling, seen: GpusSeen | None, *, alone: bool
+) -> Evidence:
+    gpu = seen.last if seen is not None else None
+    after = experiment.readings[1] if experiment.readings is not None else None
+    neighbours = [one for found in seen.judged for one in found.neighbours] if seen else []
+    return Evidence(
+        efficiency=ceiling.share,
+        basis=ceiling.basis,
+        steps_source="streams",
+        tokens_per_second=experiment.decode_rate,
+        decoded_tokens=experiment.runs[-1].streamed.measurement.completion_tokens,
+        mean_batch=1.0 if alone else None,
+        busy_ratio=1.0 if alone else None,
+        contention=seen.contention if seen is not None else "unknown",
+        neighbours=len(neighbours) if gpu is not None else None,
+        gpu_utilization=gpu.utilization_ratio if gpu is not None else None,
+        memory_clock_mhz=gpu.memory_clock_mhz if gpu is not None else None,
+        max_memory_clock_mhz=gpu.max_memory_clock_mhz if gpu is not None else None,
+        throttle_reasons=gpu.throttle_reasons if gpu is not None else None,
+        power_watts=gpu.power_watts if gpu is not None else None,
+        kv_cache_usage=after.kv_cache_usage if after is not None else None,
+        tokens_per_step=experiment.tokens_per_step,
     )
 
 
-def findings(experiment: Experiment, ceiling: Ceiling) -> Iterator[str]:
+def findings(experiment: Experiment, verdict: Verdict) -> Iterator[str]:
     """What a person should know, most tangible first."""
     unseen = experiment.typical(lambda run: run.not_streamed.measurement.silent_wait)
     streamed = experiment.typical(lambda run: run.streamed.measurement.silent_wait)
@@ -86,8 +101,15 @@ def findings(experiment: Experiment, ceiling: Ceiling) -> Iterator[str]:
             f"text appears at {pace:.0f} characters/s, {than} a person reads "
             f"({READING_SPEED:.0f} characters/s)"
         )
-    verdict = judge(experiment, ceiling)
-    yield f"{verdict.level.replace('_', ' ')}: {verdict.text}"
+    yield verdict.headline
+    for cause in verdict.causes:
+        yield f"likely: {cause.evidence}"
+    for cleared in verdict.acquitted:
+        yield f"not the cause: {cleared.evidence}"
+    if verdict.level in ("watch", "suspect"):
+        if experiment.tokens_of_others is None:
+            yield "other requests at the same time would explain it too: repeat it when idle"
+        yield from verdict.advice[:1]
 
 
 def ending(answer: Answer, max_tokens: int) -> str:
@@ -111,9 +133,8 @@ def seconds(value: float) -> str:
     return f"{value:.1f} s" if value >= 1 else f"{value:.2f} s"
 
 
-def document(experiment: Experiment, ceiling: Ceiling) -> dict[str, Any]:
+def document(experiment: Experiment, ceiling: Ceiling, verdict: Verdict) -> dict[str, Any]:
     """Everything for `--json`; null is what is not known."""
-    verdict = judge(experiment, ceiling)
     rates = [run.streamed.measurement.decode_tokens_per_second for run in experiment.runs]
     known = [rate for rate in rates if rate is not None]
     pace = experiment.characters_per_second
@@ -139,6 +160,8 @@ def document(experiment: Experiment, ceiling: Ceiling) -> dict[str, Any]:
                 "not_streamed": experiment.typical(lambda run: run.not_streamed.tokens_per_second),
                 "streamed": experiment.typical(lambda run: run.streamed.tokens_per_second),
             },
+            "tokens_per_step": experiment.tokens_per_step,
+            "tokens_of_others": experiment.tokens_of_others,
             "characters_per_second": pace,
             "reading_speed_ratio": None if pace is None else pace / READING_SPEED,
             "truncated": any(
@@ -149,7 +172,7 @@ def document(experiment: Experiment, ceiling: Ceiling) -> dict[str, Any]:
         },
         "ceiling": _ceiling(ceiling),
         "verdict": asdict(verdict),
-        "findings": list(findings(experiment, ceiling)),
+        "findings": list(findings(experiment, verdict)),
         "notes": list(experiment.notes),
         "runs": [
             {"not_streamed": _answer(run.not_streamed), "streamed": _answer(run.streamed)}

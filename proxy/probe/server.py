@@ -13,6 +13,8 @@ from typing import Any, Protocol, Self
 import httpx2
 import msgspec
 
+from proxy import engine_metrics
+from proxy.engine_metrics import EngineReading
 from proxy.exchange import Exchange
 from proxy.measurement import Measurement
 from proxy.model.served import ServedModel, served_models
@@ -28,6 +30,7 @@ __all__ = ["Answer", "RefusedError", "Server", "Watcher", "error_text"]
 
 _BODY_LIMIT = 64 * 1024 * 1024
 _CONNECT_SECONDS = 10.0
+_PAGE_SECONDS = 30.0
 
 
 class Watcher(Protocol):
@@ -81,12 +84,12 @@ class Server:
     def __init__(self, url: str, *, key: str | None, timeout: float) -> None:
         self.url = url.rstrip("/").removesuffix("/v1").rstrip("/")
         self._timeout = timeout
+        self._page_timeout = min(timeout, _PAGE_SECONDS)
         headers = {"accept-encoding": "identity", "user-agent": "tokgauge-probe"}
         if key:
             headers["authorization"] = f"Bearer {key}"
         self._client = httpx2.Client(
             headers=headers,
-            timeout=httpx2.Timeout(timeout, connect=min(timeout, _CONNECT_SECONDS)),
             trust_env=False,  # a proxy on the way would be measured along
             verify=ssl.create_default_context() if self.url.startswith("https:") else False,
             # A connection that the server has just closed must not cost an experiment.
@@ -113,7 +116,7 @@ class Server:
     def models(self) -> tuple[ServedModel, ...]:
         """What `GET /v1/models` lists. Raises `RefusedError` for a status other than 200."""
         started = monotonic()
-        with self._sent("GET", "/v1/models", None) as (response, _):
+        with self._sent("GET", "/v1/models", None, self._page_timeout) as (response, _):
             body = self._whole(response, started)
         if response.status_code != 200:
             raise RefusedError(response.status_code, body)
@@ -128,6 +131,17 @@ class Server:
                 "this is not an OpenAI-compatible server, or the address is not its own",
             )
         return served_models(listed)
+
+    def engine_reading(self) -> EngineReading | None:
+        """The server's own figures at `/metrics`; None when there are none that are known."""
+        started = monotonic()
+        try:
+            with self._sent("GET", "/metrics", None, self._page_timeout) as (response, _):
+                page = self._whole(response, started)
+        except ProbeError:
+            return None
+        reading = engine_metrics.read(page, monotonic()) if response.status_code == 200 else None
+        return None if reading is None or reading.kind is None else reading
 
     def ask(
         self, question: Question, *, stream: bool, context_length: int | None, watcher: Watcher
@@ -145,7 +159,7 @@ class Server:
         )
         text = 0
         events = EventReader()
-        with self._sent("POST", question.path, request) as (response, sent_at):
+        with self._sent("POST", question.path, request, self._timeout) as (response, sent_at):
             if response.status_code != 200:
                 raise RefusedError(response.status_code, self._whole(response, opened))
             exchange.request_received(sent_at, read_request(request))
@@ -170,7 +184,7 @@ class Server:
 
     @contextmanager
     def _sent(
-        self, method: str, path: str, body: bytes | None
+        self, method: str, path: str, body: bytes | None, timeout: float
     ) -> Iterator[tuple[httpx2.Response, float]]:
         """The response once its head has come, and when the request had been sent."""
         sent_at = monotonic()
@@ -186,6 +200,7 @@ class Server:
                 self.url + path,
                 content=body,
                 headers={"content-type": "application/json"} if body is not None else None,
+                timeout=httpx2.Timeout(timeout, connect=min(timeout, _CONNECT_SECONDS)),
                 extensions={"trace": trace},
             )
             response = self._client.send(request, stream=True)
@@ -219,8 +234,8 @@ class Server:
         if isinstance(error, httpx2.TimeoutException):
             return ProbeError(
                 "timeout",
-                f"{self.url} did not answer within {self._timeout:g} s: raise --timeout, or ask "
-                "for less with --max-tokens",
+                f"{self.url} did not answer in time (--timeout {self._timeout:g}): raise it, or "
+                "ask for less with --max-tokens",
             )
         if isinstance(error, httpx2.ConnectError):
             reason = str(error) or "no connection"

@@ -6,6 +6,7 @@ Fed with bytes and monotonic times (seconds), it ends in one `Measurement`; whil
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
@@ -38,10 +39,13 @@ class Gaps:
     counts those above every bound.
     """
 
-    __slots__ = ("bounds", "counts", "total")
+    __slots__ = ("_above", "_bucket", "_up_to", "bounds", "counts", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = bounds
+        # The bucket of the last gap, where the next one most likely belongs, too.
+        self._bucket = 0
+        self._above = self._up_to = -1.0
         self.clear()
 
     def clear(self) -> None:
@@ -51,8 +55,14 @@ class Gaps:
 
     def add(self, gap: float) -> None:
         """Count one gap, in seconds."""
-        self.counts[bisect_left(self.bounds, gap)] += 1
         self.total += gap
+        if self._above < gap <= self._up_to:
+            self.counts[self._bucket] += 1
+            return
+        bucket = self._bucket = bisect_left(self.bounds, gap)
+        self.counts[bucket] += 1
+        self._above = self.bounds[bucket - 1] if bucket else -1.0
+        self._up_to = self.bounds[bucket] if bucket < len(self.bounds) else math.inf
 
 
 class Exchange:

@@ -50,23 +50,25 @@ RETRY_AFTER = 16
 class Template:
     """The bytes around the text of a token event of choice 0 that says nothing else."""
 
-    __slots__ = ("_after", "_before", "_empty_length", "_text")
+    __slots__ = ("_after", "_around", "_before", "_may_be_empty")
 
     def __init__(self, before: bytes, after: bytes, *, may_be_empty: bool) -> None:
         """may_be_empty: an event without text carries a token, too (a part of a character)."""
         self._before = before
         self._after = after
-        self._text = slice(len(before), -len(after))
-        self._empty_length = len(before) + len(after) if may_be_empty else None
+        self._around = len(before) + len(after)
+        self._may_be_empty = may_be_empty
 
     def matches(self, chunk: bytes) -> bool:
         """Whether `chunk`, which begins where an event may begin, is exactly one such event."""
-        if not chunk.startswith(self._before) or not chunk.endswith(self._after):
+        # Cheaper than startswith, endswith and a slice.
+        text = chunk.removeprefix(self._before).removesuffix(self._after)
+        length = len(chunk)
+        if length - len(text) != self._around or length > EVENT_LIMIT:
             return False
-        text = chunk[self._text]
-        if not text:  # or the two overlap
-            return len(chunk) == self._empty_length
-        return len(chunk) <= EVENT_LIMIT and (not text.lstrip(_PLAIN) or _is_text(text) is not None)
+        if not text.lstrip(_PLAIN):
+            return self._may_be_empty or text != b""
+        return _is_text(text) is not None
 
 
 def learn(chunk: bytes, make_reader: Callable[[], AnswerReader]) -> Template | None:

@@ -64,23 +64,23 @@ def tokens(gained: Scrape) -> tuple[float | None, float | None]:
 
 
 def test_case_10_role_event_is_not_the_first_token(rig: Rig) -> None:
-    rig.engine.on(CHAT, timed(0.01, ROLE, 0.49, chat_event("a"), 0.2, chat_event("b"), STOP, DONE))
+    rig.engine.on(CHAT, timed(0.01, ROLE, 0.49, chat_event("a"), 0.5, chat_event("b"), STOP, DONE))
     watch = rig.watch()
     ask(rig.port)
     gained = watch.after()
     assert gained.count(TTFT) == 1
-    assert 0.48 < gained.mean(TTFT) < 0.68
-    assert 0.48 < gained.mean("silent_wait_seconds", stream="true") < 0.68
-    assert 0.68 < gained.mean("request_duration_seconds") < 1.5
+    assert 0.48 < gained.mean(TTFT) < 0.95
+    assert 0.48 < gained.mean("silent_wait_seconds", stream="true") < 0.95
+    assert 0.98 < gained.mean("request_duration_seconds") < 3.0
 
 
 def test_case_10_empty_text_without_role_is_a_token(rig: Rig) -> None:
     """vLLM sends it for a token that is only part of a character."""
-    rig.engine.on(CHAT, timed(ROLE, 0.2, chat_event(""), 0.3, chat_event("é"), STOP, DONE))
+    rig.engine.on(CHAT, timed(ROLE, 0.2, chat_event(""), 0.5, chat_event("é"), STOP, DONE))
     watch = rig.watch()
     ask(rig.port)
     gained = watch.after()
-    assert 0.19 < gained.mean(TTFT) < 0.45
+    assert 0.19 < gained.mean(TTFT) < 0.65
     assert tokens(gained) == (None, 2)
 
 
@@ -92,13 +92,13 @@ MORE = {"tool_calls": [{"index": 0, "function": {"arguments": '{"a'}}]}
 def test_case_11_reasoning_first(rig: Rig, field: str) -> None:
     rig.engine.on(
         CHAT,
-        timed(ROLE, 0.2, chat_event({field: "hm"}), 0.4, chat_event("a"), STOP, DONE),
+        timed(ROLE, 0.2, chat_event({field: "hm"}), 0.6, chat_event("a"), STOP, DONE),
     )
     watch = rig.watch()
     ask(rig.port)
     gained = watch.after()
-    assert 0.19 < gained.mean(TTFT) < 0.5
-    assert 0.59 < gained.mean(FIRST_OUTPUT) < 1.2
+    assert 0.19 < gained.mean(TTFT) < 0.75
+    assert 0.79 < gained.mean(FIRST_OUTPUT) < 3.0
     assert tokens(gained) == (None, 2)
 
 
@@ -124,12 +124,12 @@ def test_case_11_only_reasoning_has_no_first_output(rig: Rig) -> None:
 )
 def test_case_11_other_kinds_of_output(rig: Rig, deltas: list[dict[str, Any]]) -> None:
     first, second = map(chat_event, deltas)
-    rig.engine.on(CHAT, timed(ROLE, 0.2, first, 0.2, second, STOP, DONE))
+    rig.engine.on(CHAT, timed(ROLE, 0.2, first, 0.5, second, STOP, DONE))
     watch = rig.watch()
     ask(rig.port)
     gained = watch.after()
-    assert 0.19 < gained.mean(TTFT) < 0.39
-    assert 0.19 < gained.mean(FIRST_OUTPUT) < 0.39
+    assert 0.19 < gained.mean(TTFT) < 0.65
+    assert 0.19 < gained.mean(FIRST_OUTPUT) < 0.65
     assert tokens(gained) == (None, 2)
 
 
@@ -190,9 +190,11 @@ def test_case_13_four_tokens_per_event(rig: Rig) -> None:
     gained = watch.after()
     assert tokens(gained) == (400, None)
     assert gained.total("token_events_total") == 100
-    assert gained.mean(TPOT) == pytest.approx((last - first) / 396, rel=0.1)
-    assert gained.mean(RATE) == pytest.approx(396 / (last - first), rel=0.1)
-    assert gained.mean("inter_chunk_latency_seconds") == pytest.approx((last - first) / 99, rel=0.1)
+    assert gained.mean(TPOT) == pytest.approx((last - first) / 396, rel=0.25)
+    assert gained.mean(RATE) == pytest.approx(396 / (last - first), rel=0.25)
+    assert gained.mean("inter_chunk_latency_seconds") == pytest.approx(
+        (last - first) / 99, rel=0.25
+    )
     assert gained.count("inter_chunk_latency_seconds") == 99
 
 
@@ -289,7 +291,7 @@ def test_case_17_two_choices_interleaved(rig: Rig) -> None:
     assert gained.total("finish_reasons_total", reason="length") == 1
     assert gained.total("truncations_total") == 1
     # Each of the two sequences went at 29 tokens in the whole time, not at 58.
-    assert gained.mean(RATE) == pytest.approx(29 / duration, rel=0.15)
+    assert gained.mean(RATE) == pytest.approx(29 / duration, rel=0.25)
 
 
 def completion_event(text: str, index: int, finish: str | None = None) -> bytes:
@@ -310,7 +312,7 @@ def test_case_17_two_prompts(rig: Rig) -> None:
     gained = watch.after()
     assert tokens(gained) == (60, None)
     assert gained.total("finish_reasons_total", reason="stop") == 2
-    assert gained.mean(RATE) == pytest.approx(29 / duration, rel=0.15)
+    assert gained.mean(RATE) == pytest.approx(29 / duration, rel=0.25)
 
 
 def whole(content: str, completion: int, finish: str = "stop", n: int = 1) -> dict[str, Any]:
@@ -345,7 +347,7 @@ def test_case_18_whole_answers(rig: Rig) -> None:
     assert gained.total("prompt_tokens_total") == 5
     assert gained.total("truncations_total", limit="request") == 2
     assert gained.count(TTFT) == 0
-    assert 0.29 < gained.mean("silent_wait_seconds", stream="false") < 1.0
+    assert 0.29 < gained.mean("silent_wait_seconds", stream="false") < 2.0
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
@@ -474,7 +476,7 @@ def test_case_20_anthropic_stream(rig: Rig) -> None:
     post(rig.port, "/v1/messages", body)
     gained = watch.after()
     assert gained.outcomes == {"ok": 1}
-    assert 0.29 < gained.mean(TTFT) < 0.7
+    assert 0.29 < gained.mean(TTFT) < 2.0
     assert tokens(gained) == (7, None)
     assert gained.total("prompt_tokens_total") == 9
     assert gained.total("token_events_total") == 3
@@ -490,7 +492,7 @@ def test_case_20_anthropic_thinking_and_tools(rig: Rig) -> None:
             named("message_start", message={"usage": {"input_tokens": 9, "output_tokens": 0}}),
             0.2,
             named("content_block_delta", index=0, delta=thinking),
-            0.3,
+            0.6,
             named("content_block_delta", index=1, delta=tool),
             named("message_delta", delta={"stop_reason": "tool_use"}, usage={"output_tokens": 5}),
             named("message_stop"),
@@ -499,8 +501,8 @@ def test_case_20_anthropic_thinking_and_tools(rig: Rig) -> None:
     watch = rig.watch()
     post(rig.port, "/v1/messages", {"model": "qwen", "stream": True, "messages": []})
     gained = watch.after()
-    assert 0.19 < gained.mean(TTFT) < 0.45
-    assert 0.49 < gained.mean(FIRST_OUTPUT) < 1.0
+    assert 0.19 < gained.mean(TTFT) < 0.75
+    assert 0.79 < gained.mean(FIRST_OUTPUT) < 3.0
     assert tokens(gained) == (5, None)
     assert gained.total("truncations_total") is None
 
@@ -539,7 +541,7 @@ def test_case_20_responses_stream(rig: Rig, last: str) -> None:
             named("response.output_item.added", item={"type": "reasoning"}),
             0.2,
             named("response.reasoning_text.delta", delta="hm"),
-            0.3,
+            0.6,
             named("response.output_text.delta", delta="a"),
             named("response.output_text.delta", delta="b"),
             named("response.output_text.done", text="ab"),
@@ -551,8 +553,8 @@ def test_case_20_responses_stream(rig: Rig, last: str) -> None:
     post(rig.port, "/v1/responses", body)
     gained = watch.after()
     assert gained.outcomes == {"ok": 1}
-    assert 0.19 < gained.mean(TTFT) < 0.45
-    assert 0.49 < gained.mean(FIRST_OUTPUT) < 1.0
+    assert 0.19 < gained.mean(TTFT) < 0.75
+    assert 0.79 < gained.mean(FIRST_OUTPUT) < 3.0
     assert tokens(gained) == (6, None)
     assert gained.total("token_events_total") == 3
     assert gained.total("prompt_tokens_total") == 9

@@ -1,0 +1,1 @@
+"""Measures what the proxy costs, next to others, on one machine and in one run."""

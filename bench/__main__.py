@@ -1,0 +1,193 @@
+"""`python -m bench`: measures all candidates in one run and prints the figures and the goals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+
+import click
+import httpx2
+import uvloop
+from rich.console import Console
+from rich.logging import RichHandler
+
+from bench import candidates, per_event, report
+from bench.candidates import haproxy, litellm, nginx, plain, tokgauge, unmeasured, vllm_router
+from bench.candidates.launch import Absent, Place
+from bench.figures import Results
+from bench.goals import judge
+from bench.load import PLAIN
+from bench.processes import Child, Cores, free_port, raise_file_limit
+from bench.stages import FULL, QUICK, Bench, Candidate, Plan
+
+logger = logging.getLogger("bench")
+
+_START_LIMIT = 90.0
+_GROWTH = (tokgauge,)
+_MEMORY = (nginx, haproxy, tokgauge, unmeasured, plain, vllm_router, litellm)
+
+
+class Run:
+    """One run from its engine to its results."""
+
+    def __init__(self, plan: Plan, modules: Sequence[ModuleType], directory: Path) -> None:
+        self.results = Results()
+        self._plan = plan
+        self._modules = modules
+        self._directory = directory
+        self._cores = Cores()
+
+    async def within(self, seconds: float) -> None:
+        """All stages, or those that fit; SIGTERM and SIGINT end it early, too."""
+        task = asyncio.current_task()
+        assert task is not None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._everything()
+        except TimeoutError:
+            self.results.cut = f"stopped after {seconds:.0f} s; what is missing was not measured"
+        except asyncio.CancelledError:
+            self.results.cut = "stopped by a signal; what is missing was not measured"
+
+    async def _everything(self) -> None:
+        plan, results = self._plan, self.results
+        port = free_port()
+        engine = Child(
+            (sys.executable, "-m", "bench.engine", "--port", str(port)),
+            self._cores.engine, log=self._directory / "engine.log",
+        )  # fmt: skip
+        with engine:
+            await _ready(port, engine)
+            bench = Bench(port, plan, results)
+            with contextlib.ExitStack() as running:
+                started = await self._start_all(port, running)
+                for stage in (bench.idle, bench.paced, bench.flat_out, bench.requests):
+                    await _timed(stage, started)
+                await _timed(bench.latency, started)
+                if plan.half_capacity:
+                    await _timed(bench.half_capacity, started)
+                if plan.scrape_seconds:
+                    for candidate in started:
+                        if candidate.name == tokgauge.NAME:
+                            await bench.scrapes(candidate)
+            for stage_of_one, modules in ((bench.memory, _MEMORY), (bench.growth, _GROWTH)):
+                for module in modules:
+                    if module.NAME in results.versions:
+                        with self._started(module, port) as (place, child):
+                            await _ready(place.port, child)
+                            logger.info("%s: %s", stage_of_one.__name__, module.NAME)
+                            await stage_of_one(Candidate(module.NAME, place.port, child))
+
+    async def _start_all(self, port: int, running: contextlib.ExitStack) -> list[Candidate]:
+        started = []
+        for module in self._modules:
+            name = module.NAME
+            try:
+                place, child = running.enter_context(self._started(module, port))
+                await _ready(place.port, child)
+                self.results.versions[name] = module.version()
+            except (Absent, OSError, subprocess.SubprocessError) as error:
+                logger.warning("%s is absent: %s", name, error)
+                self.results.absent[name] = str(error)
+                continue
+            logger.info("%s %s", name, self.results.versions[name])
+            started.append(Candidate(name, place.port, child))
+        return started
+
+    @contextlib.contextmanager
+    def _started(self, module: ModuleType, port: int) -> Iterator[tuple[Place, Child | None]]:
+        name = module.__name__.rpartition(".")[2]
+        place = Place(free_port(), port, Path(tempfile.mkdtemp(prefix=name, dir=self._directory)))
+        launch = module.start(place)
+        if launch.command is None:
+            yield Place(port, port, place.directory), None
+            return
+        child = Child(
+            launch.command, self._cores.candidates,
+            log=place.directory / "log", environment=launch.environment,
+        )  # fmt: skip
+        with child:
+            yield place, child
+
+
+async def _timed(
+    stage: Callable[[Sequence[Candidate]], Awaitable[None]], started: Sequence[Candidate]
+) -> None:
+    start = time.monotonic()
+    await stage(started)
+    logger.info("%s: %.0f s", getattr(stage, "__name__", ""), time.monotonic() - start)
+
+
+async def _ready(port: int, child: Child | None) -> None:
+    """Wait until a request is answered. Raises Absent when that does not come about."""
+    body = PLAIN.partition(b"\r\n\r\n")[2]
+    headers = {"content-type": "application/json", "authorization": "Bearer sk-bench"}
+    deadline = time.monotonic() + _START_LIMIT
+    async with httpx2.AsyncClient(timeout=10.0) as client:
+        while time.monotonic() < deadline:
+            with contextlib.suppress(httpx2.HTTPError):
+                url = f"http://127.0.0.1:{port}/v1/chat/completions"
+                answer = await client.post(url, content=body, headers=headers)
+                if answer.status_code == 200:
+                    return
+            if child is not None and child.exited is not None:
+                raise Absent(f"ended with status {child.exited}: {child.last_words()}")
+            await asyncio.sleep(0.2)
+    raise Absent(f"did not answer within {_START_LIMIT:.0f} s")
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="Two minutes, four candidates, fewer figures.")
+@click.option("--only", multiple=True, help="A candidate's name; may be given several times.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write all figures.")
+@click.option("--text", "text_file", type=click.Path(path_type=Path), help="Write the tables.")
+def main(
+    quick: bool, only: tuple[str, ...], json_file: Path | None, text_file: Path | None
+) -> None:
+    """Measure what the proxy costs, next to others. Exit status 1: a goal was missed."""
+    console = Console(width=None if sys.stdout.isatty() else report.WIDTH)
+    handler = RichHandler(console=Console(stderr=True), show_path=False)
+    logging.basicConfig(level="INFO", format="%(message)s", handlers=[handler])
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    raise_file_limit()
+    about = report.machine()
+    cost = per_event.measure()
+    plan, modules = (QUICK, candidates.QUICK) if quick else (FULL, candidates.ALL)
+    if only:
+        modules = tuple(module for module in candidates.ALL if module.NAME in only)
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="tokgauge-bench-") as directory:
+        run = Run(plan, modules, Path(directory))
+        os.sched_setaffinity(0, Cores().client)
+        gc.freeze()
+        gc.disable()  # a collection would delay events that are being timed
+        uvloop.run(run.within(plan.limit_seconds))
+    about["seconds"] = round(time.monotonic() - start)
+    verdicts = judge(run.results, cost)
+    report.show(console, about, run.results, cost, verdicts)
+    if json_file is not None:
+        mode = "quick" if quick else "full"
+        document = report.document(about, mode, run.results, cost, verdicts)
+        json_file.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    if text_file is not None:
+        with text_file.open("w") as file:
+            report.show(Console(file=file, width=report.WIDTH), about, run.results, cost, verdicts)
+    sys.exit(any(verdict.passed is False for verdict in verdicts))
+
+
+if __name__ == "__main__":
+    main()

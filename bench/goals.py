@@ -1,0 +1,63 @@
+"""What the figures shall be: ratios within one run, so that they hold on any machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bench.candidates import litellm, nginx, plain, tokgauge
+from bench.figures import Results
+
+_OWN = tokgauge.NAME
+_YARDSTICK_US = 1.05
+"""Time in which msgspec decodes the reference event on the machine that the limits were set on."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One goal: what came out, the limit, and what is really wanted. None: not measured."""
+
+    title: str
+    value: float | None
+    limit: float
+    aim: float
+    unit: str
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether the limit is kept."""
+        return None if self.value is None else self.value <= self.limit
+
+
+def judge(results: Results, per_event: dict[str, float] | None) -> list[Verdict]:
+    """All goals against one run."""
+
+    def ratio(key: str, other: str) -> float | None:
+        own, theirs = results.median(_OWN, key), results.median(other, key)
+        # An addition that noise makes zero or negative gives no ratio.
+        return own / theirs if own is not None and theirs is not None and theirs > 0 else None
+
+    def against(title: str, key: str, other: str, limit: float, aim: float) -> Verdict:
+        return Verdict(f"{title} ÷ {other}", ratio(key, other), limit, aim, "x")
+
+    verdicts = [
+        against("CPU per event, in step", "step_cpu_us", nginx.NAME, 2.0, 1.5),
+        against("CPU per event, staggered", "staggered_cpu_us", nginx.NAME, 1.5, 1.25),
+        against("CPU per event, in step", "step_cpu_us", plain.NAME, 0.25, 0.2),
+        against("CPU per event, in step", "step_cpu_us", litellm.NAME, 1 / 20, 1 / 50),
+        against("CPU per request", "request_cpu_us", plain.NAME, 1 / 8, 1 / 12),
+        against("added time to first event, p50", "low_ttft_p50_us", nginx.NAME, 3.0, 2.0),
+    ]
+    scale = per_event["msgspec_reference_us"] / _YARDSTICK_US if per_event else 1.0
+    verdicts.append(
+        Verdict(
+            "measuring per event",
+            per_event["measuring_us"] if per_event else None,
+            1.5 * scale,
+            0.6 * scale,
+            "µs",
+        )
+    )
+    memory = [results.median(_OWN, f"memory_{count}_kib") for count in (5_000, 1_000)]
+    per_stream = next((value for value in memory if value is not None), None)
+    verdicts.append(Verdict("memory per idle stream", per_stream, 30.0, 20.0, "KiB"))
+    return verdicts

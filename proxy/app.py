@@ -9,6 +9,7 @@ from typing import Any
 
 from proxy.engine import EngineFacts
 from proxy.exchange import Exchange
+from proxy.judge import Judge
 from proxy.live import LiveMeter
 from proxy.measurement import Measurement
 from proxy.metrics import Metrics
@@ -42,6 +43,9 @@ class App:
             lambda where: self._metrics.observer_errors.labels(where).inc(),
         )  # fmt: skip
         self._meter = LiveMeter(self._observer.live, self._metrics, self._facts, settings)
+        self._judge = Judge(
+            settings, self._facts, self._observer.live, self._metrics.published, shared
+        )
         self._log: RequestLog | None = None
         self._relay: Relay | None = None
         self.readiness = Readiness(self._facts, shared)
@@ -74,6 +78,7 @@ class App:
             tasks = [
                 beside.create_task(upstream.poll_forever()),
                 beside.create_task(self._meter.run()),
+                beside.create_task(self._judge.run(upstream)),
             ]
             await send({"type": "lifespan.startup.complete"})
             await receive()
@@ -86,6 +91,8 @@ class App:
 
     def _record(self, exchange: Exchange, done: Measurement) -> None:
         model = self._facts.label(done.model)
+        done = self._judge.complete(done)
+        self._judge.ended(exchange, done)
         self._metrics.record(done, model)
         self._meter.finished(exchange, done, model)
         if self._log is not None:

@@ -1,0 +1,559 @@
+"""Puts together, every few seconds, what is known of the engine and its GPUs, and publishes it.
+
+Runs beside the requests, in one process of all workers. Holds no formula of its own: the window
+comes from `decoding` and `engine_metrics`, the efficiency from `efficiency`, the verdict from
+`diagnosis`, the GPU figures from `gpu.figures`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import re
+from collections import deque
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+from typing import IO, Any
+
+from proxy import ceiling_inputs, engine_metrics
+from proxy.ceiling_inputs import ModelBytes
+from proxy.decoding import Decoded, DecodingWatch, together
+from proxy.diagnosis import CAUSE_KINDS, LEVELS, Evidence, Verdict, diagnose
+from proxy.efficiency import (
+    Efficiency,
+    NotJudged,
+    Window,
+    efficiency_of,
+    prefill_share,
+    request_ratio,
+)
+from proxy.engine import EngineFacts
+from proxy.engine_metrics import EngineRates, EngineReading
+from proxy.exchange import Exchange
+from proxy.gpu import figures as gpu_figures
+from proxy.gpu.bandwidth import Bandwidth, gpu_bandwidth, nvml_bandwidth
+from proxy.gpu.contention import ContentionHistory, EngineOnGpu, was_busy, worst
+from proxy.gpu.nvml import NvmlReader
+from proxy.gpu.readings import GpuReading, Snapshot
+from proxy.gpu.sampler import GpuSampler
+from proxy.measurement import Measurement
+from proxy.model.ceiling import single_stream_ceiling
+from proxy.model.kv import KvCache
+from proxy.model.weights import Basis, WeightsFound, WeightsUnknown
+from proxy.published import Figures, Published
+from proxy.settings import Settings
+from proxy.upstream import Upstream
+
+logger = logging.getLogger("tokgauge")
+
+_METRICS_TIMEOUT = 2.0
+_FILES_INTERVAL = 60.0
+"""Seconds between looks at the files of a model whose bytes are not known yet."""
+
+_FEW_TOKENS_PER_EVENT = 1.02
+"""Up to here an event stands for one step; above, several steps or several tokens are in one."""
+
+
+class Judge:
+    """The figures of the engine as a whole.
+
+    per_event: tokens per event of a model's finished answers, None before any has told. shared:
+    the workers' directory; the one process that holds its lock judges, the others read.
+    """
+
+    def __init__(
+        self, settings: Settings, facts: EngineFacts, live: Collection[Exchange],
+        published: Published, shared: Path | None = None,
+    ) -> None:  # fmt: skip
+        engine = settings.engine
+        self._settings = settings
+        self._facts = facts
+        self._live = live
+        self._published = published
+        self._lock_file = shared / "judge.lock" if shared is not None else None
+        self._lock: IO[bytes] | None = None
+        self._several_workers = settings.workers > 1
+        self._watch = DecodingWatch(monotonic())
+        self._looks: deque[tuple[EngineReading | None, Decoded]] = deque()
+        self._model: ModelBytes | None = None
+        self._model_of: tuple[str | None, str | None] | None = None
+        self._model_read_at = float("-inf")
+        self._last_ended_at: float | None = None
+        self._tokens = 0
+        self._events = 0
+        self._contention = ContentionHistory(
+            EngineOnGpu(
+                pids=frozenset(engine.engine_pids),
+                name=re.compile(engine.engine_process) if engine.engine_process else None,
+                gpus=frozenset(int(gpu) if gpu.isdigit() else gpu for gpu in engine.gpus) or None,
+            ),
+            self._engine_was_busy,
+        )
+        self._sampler: GpuSampler | None = None
+        self.verdict: Verdict | None = None
+
+    async def run(self, upstream: Upstream) -> None:
+        """Judge for ever. Failures are logged once per kind and end one look only."""
+        logged: set[str] = set()
+        try:
+            while True:
+                try:
+                    if self._is_the_one():
+                        await self._look(upstream)
+                    else:
+                        self._published.load()
+                        await self._read_model()
+                except Exception as error:  # border: judging must not end while requests run
+                    if type(error).__name__ not in logged:
+                        logged.add(type(error).__name__)
+                        logger.exception("judging the engine failed; this is logged once")
+                await asyncio.sleep(self._settings.engine_metrics_interval)
+        finally:
+            if self._sampler is not None:
+                self._sampler.stop(timeout_seconds=0.5)
+            if self._lock is not None:
+                self._lock.close()
+
+    def ended(self, exchange: Exchange, done: Measurement) -> None:
+        """An exchange has ended."""
+        self._watch.ended(exchange)
+        if exchange.generates:
+            self._last_ended_at = monotonic()
+        if done.stream and done.token_source == "usage" and done.token_events:
+            self._tokens += done.completion_tokens or 0
+            self._events += done.token_events
+
+    def complete(self, done: Measurement) -> Measurement:
+        """Add to a measurement what only the look at the GPU tells."""
+        figures = self._published.current
+        if figures is None:
+            return done
+        return replace(
+            done,
+            contention=self._met(done, figures),
+            ceiling_ratio=self._request_ratio(done, figures),
+        )
+
+    def _met(self, done: Measurement, figures: Figures) -> str | None:
+        if self._sampler is None:
+            return figures.contention
+        now = monotonic()
+        return self._contention.met(now - done.duration, now)
+
+    def _request_ratio(self, done: Measurement, figures: Figures) -> float | None:
+        model, rate = self._model, done.decode_tokens_per_second
+        if (
+            rate is None
+            or figures.bandwidth is None
+            or figures.tokens_per_step is None
+            or done.prompt_tokens is None
+            or done.completion_tokens is None
+            or model is None
+            or not isinstance(model.weights, WeightsFound)
+        ):
+            return None
+        context = done.prompt_tokens + done.completion_tokens / done.sequences / 2
+        return request_ratio(
+            rate, figures.tokens_per_step, model.weights, model.kv, figures.bandwidth, context
+        )
+
+    # one look
+
+    def _is_the_one(self) -> bool:
+        """Whether this process judges: the only one, or the worker that holds the lock."""
+        if self._lock_file is None or self._lock is not None:
+            return True
+        lock = self._lock_file.open("wb")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            return False
+        self._lock = lock
+        return True
+
+    async def _look(self, upstream: Upstream) -> None:
+        if self._sampler is None and self._settings.nvml:
+            self._sampler = GpuSampler(
+                NvmlReader(process_names=None), on_snapshot=self._contention.add
+            )
+            self._sampler.start()
+        reading: EngineReading | None = None
+        if upstream.may_ask:
+            page = await upstream.get(b"/metrics", _METRICS_TIMEOUT)
+            if page is not None:
+                reading = engine_metrics.read(page, monotonic())
+                if reading.kind is None:
+                    reading = None
+        now = monotonic()
+        self._looks.append((reading, self._watch.look(now, self._live)))
+        self._forget_old_looks()
+        await self._read_model(reading.kv_cache_dtype if reading is not None else None)
+        self._judge(now)
+
+    def _forget_old_looks(self) -> None:
+        seconds = sum(decoded.seconds for _, decoded in self._looks)
+        while len(self._looks) > 2:
+            oldest = self._looks[0][1].seconds
+            if seconds - oldest < self._settings.rate_window:
+                break
+            seconds -= oldest
+            self._looks.popleft()
+
+    async def _read_model(self, kv_cache_dtype: str | None = None) -> None:
+        """Read the files of the served model again when another one is served."""
+        base = self._facts.base
+        served = (base.root if base is not None else None, kv_cache_dtype)
+        known = self._model is not None and isinstance(self._model.weights, WeightsFound)
+        due = monotonic() - self._model_read_at > _FILES_INTERVAL
+        if served == self._model_of and (known or not due):
+            return
+        self._model = await asyncio.to_thread(
+            ceiling_inputs.model_bytes, self._settings.engine, *served
+        )
+        self._model_of = served
+        self._model_read_at = monotonic()
+
+    def _engine_was_busy(self, at: float) -> bool | None:
+        """Whether the engine had work that a GPU reading at `at` looks back on (any thread)."""
+        reading = self._looks[-1][0] if self._looks else None
+        if reading is not None and at - reading.at < 2 * self._settings.engine_metrics_interval:
+            if (reading.running or 0) + (reading.waiting or 0) > 0:
+                return True
+        elif self._several_workers:
+            return None  # this process does not see the other workers' requests
+        running = sum(exchange.generates for exchange in list(self._live))
+        return was_busy(at, running, self._last_ended_at)
+
+    # what follows from it
+
+    def _judge(self, now: float) -> None:
+        snapshot = gpu_figures.fresh(self._sampler.latest() if self._sampler else None, now)
+        gpus = self._engine_gpus(snapshot, now)
+        bandwidth = ceiling_inputs.bandwidth(self._settings.engine, gpus)
+        first, last = self._looks[0][0], self._looks[-1][0]
+        rates = (
+            engine_metrics.between(first, last)
+            if first is not None and last is not None and last.at > first.at
+            else None
+        )
+        decoded = together([part for _, part in list(self._looks)[1:]] or [self._looks[0][1]])
+        window = self._window(decoded, rates)
+        judged = self._efficiency(window, bandwidth)
+        self.verdict = diagnose(
+            self._evidence(window, judged, decoded, rates, bandwidth, gpus, now)
+        )
+        self._publish(now, snapshot, bandwidth, window, judged, rates)
+
+    def _engine_gpus(self, snapshot: Snapshot | None, now: float) -> tuple[GpuReading, ...]:
+        if snapshot is None:
+            return ()
+        used = {contention.gpu for contention in self._contention.latest(now)}
+        return tuple(gpu for gpu in snapshot.gpus if gpu.index in used)
+
+    def _window(self, decoded: Decoded, rates: EngineRates | None) -> Window | NotJudged:
+        busy = decoded.busy_seconds
+        per_step = self._tokens_per_step(rates)
+        samples = [reading for reading, _ in self._looks if reading is not None]
+        loaded = [reading for reading in samples if reading.running]
+        sequences = decoded.sequence_seconds / busy if busy else 0.0
+        if rates is not None and rates.steps_per_second_per_engine is not None:
+            steps = rates.steps_per_second_per_engine * rates.seconds
+            always = bool(samples) and len(loaded) == len(samples)
+            if always:
+                busy = rates.seconds
+            elif self._several_workers:
+                return NotJudged("the engine was not busy all the time, and other workers' "
+                                 "requests are not known here")  # fmt: skip
+            elif not self._explains(decoded, rates, per_step or 1.0):
+                return NotJudged(
+                    "the engine also serves clients that do not come through this proxy"
+                )
+            if loaded:
+                sequences = sum(reading.running or 0 for reading in loaded) / len(loaded)
+            return Window(
+                steps=steps,
+                busy_seconds=busy,
+                steps_source="engine",
+                sequences=sequences / (samples[-1].engines or 1) if samples else sequences,
+                context_tokens=_context(loaded),
+                context_tokens_at_most=decoded.context_tokens_at_most,
+                tokens_per_step=per_step,
+                prefill_share=_prefill(rates),
+            )
+        if self._several_workers:
+            return NotJudged("the engine tells no steps, and other workers' requests are not known")
+        if self._events and self._tokens / self._events > _FEW_TOKENS_PER_EVENT:
+            return NotJudged(
+                f"events carry {self._tokens / self._events:.1f} tokens, and the engine does not "
+                "tell whether that is one step (speculative decoding) or several"
+            )
+        if not decoded.event_seconds:
+            return NotJudged("too little traffic: no stream was decoded")
+        return Window(
+            steps=decoded.sequence_events / decoded.event_seconds * busy,
+            busy_seconds=busy,
+            steps_source="streams",
+            sequences=sequences,
+            context_tokens=None,
+            context_tokens_at_most=decoded.context_tokens_at_most,
+            tokens_per_step=per_step,
+            prefill_share=None,
+        )
+
+    @staticmethod
+    def _explains(decoded: Decoded, rates: EngineRates, tokens_per_step: float) -> bool:
+        """Whether the proxy's own requests account for the tokens that the engine generated."""
+        if rates.generation_tokens_per_second is None or not rates.steps_per_second:
+            return False
+        per_step = rates.generation_tokens_per_second / rates.steps_per_second
+        if not decoded.busy_seconds:
+            return False
+        seen = decoded.sequence_seconds / decoded.busy_seconds * tokens_per_step
+        return per_step <= 1.25 * seen
+
+    def _tokens_per_step(self, rates: EngineRates | None) -> float | None:
+        """Tokens that one sequence gains per step: by the engine, else by its events."""
+        if rates is not None and rates.tokens_per_step is not None:
+            return rates.tokens_per_step
+        if self._events and self._tokens / self._events <= _FEW_TOKENS_PER_EVENT:
+            return 1.0
+        return None
+
+    def _efficiency(
+        self, window: Window | NotJudged, bandwidth: Bandwidth
+    ) -> Efficiency | NotJudged:
+        if isinstance(window, NotJudged):
+            return window
+        if self._model is None or not isinstance(self._model.weights, WeightsFound):
+            unknown = self._model.weights if self._model is not None else None
+            why = unknown.reason if isinstance(unknown, WeightsUnknown) else "not read yet"
+            return NotJudged(f"the bytes of the weights are not known: {why}")
+        return efficiency_of(
+            window, self._model.weights, self._model.kv, bandwidth.bytes_per_second,
+            self._settings.engine.tensor_parallel_size,
+        )  # fmt: skip
+
+    def _publish(
+        self, now: float, snapshot: Snapshot | None, bandwidth: Bandwidth,
+        window: Window | NotJudged, judged: Efficiency | NotJudged, rates: EngineRates | None,
+    ) -> None:  # fmt: skip
+        model = self._facts.base_label
+        samples: dict[str, list[tuple[tuple[str, ...], float]]] = {}
+        contentions = self._contention.latest(now)
+        engine = self._settings.engine
+        for name in _GPU_FIGURES if self._settings.nvml else ():
+            samples[f"tokgauge_{name}"] = list(getattr(gpu_figures, name)(snapshot))
+        samples["tokgauge_gpu_memory_bandwidth_bytes_per_second"] = list(
+            gpu_figures.gpu_memory_bandwidth_bytes_per_second(
+                snapshot,
+                settings_value=engine.gpu_bandwidth,
+                measured_value=engine.gpu_measured_bandwidth,
+            )
+        )
+        for name in _CONTENTION_FIGURES:
+            samples[f"tokgauge_{name}"] = list(getattr(gpu_figures, name)(contentions))
+        samples["tokgauge_ceiling_tokens_per_second"] = self._ceilings(model, bandwidth)
+        if isinstance(judged, Efficiency):
+            labels = (model, judged.basis)
+            if judged.ratio is not None:
+                samples["tokgauge_efficiency_ratio"] = [(labels, judged.ratio)]
+            samples["tokgauge_achieved_bandwidth_bytes_per_second"] = [(labels, judged.achieved)]
+            theirs = self._estimated_bytes(rates, window)
+            if theirs is not None:
+                samples["tokgauge_engine_estimated_bandwidth_bytes_per_second"] = [
+                    ((model,), theirs)
+                ]
+                samples["tokgauge_bandwidth_disagreement_ratio"] = [
+                    ((model,), theirs / judged.achieved)
+                ]
+        if self.verdict is not None:
+            named = {cause.kind for cause in self.verdict.causes}
+            samples["tokgauge_verdict"] = [
+                ((model, level), float(level == self.verdict.level)) for level in LEVELS
+            ]
+            samples["tokgauge_verdict_cause"] = [
+                ((model, kind), float(kind in named)) for kind in CAUSE_KINDS
+            ]
+        samples["tokgauge_model_info"] = self._model_info(model)
+        states = [contention.state for contention in contentions]
+        self._published.publish(
+            Figures(
+                at=now,
+                samples=samples,
+                bandwidth=bandwidth.bytes_per_second,
+                contention=worst(states) if states else None,
+                tokens_per_step=self._tokens_per_step(rates),
+            )
+        )
+
+    def _ceilings(self, model: str, bandwidth: Bandwidth) -> list[tuple[tuple[str, ...], float]]:
+        if (
+            self._model is None
+            or not isinstance(self._model.weights, WeightsFound)
+            or bandwidth.bytes_per_second is None
+        ):
+            return []
+        found: list[tuple[tuple[str, ...], float]] = []
+        bases: tuple[Basis, ...] = ("streamed", "checkpoint")
+        for basis in bases:
+            weight_bytes = self._model.weights.bytes_per_step(1.0, basis)
+            if weight_bytes is not None:
+                rate = single_stream_ceiling(bandwidth.bytes_per_second, weight_bytes)
+                found.append(((model, basis), rate))
+        return found
+
+    def _estimated_bytes(
+        self, rates: EngineRates | None, window: Window | NotJudged
+    ) -> float | None:
+        """The engine's own estimate of the bytes it reads per second of decoding, all GPUs."""
+        if rates is None or isinstance(window, NotJudged) or not window.busy_seconds:
+            return None
+        per_gpu = rates.read_bytes_per_second_per_gpu
+        if per_gpu is None:
+            return None
+        gpus = self._settings.engine.tensor_parallel_size
+        return per_gpu * gpus * rates.seconds / window.busy_seconds
+
+    def _model_info(self, model: str) -> list[tuple[tuple[str, ...], float]]:
+        if self._model is None:
+            return []
+        weights, kv = self._model.weights, self._model.kv
+        sources = (
+            (weights.streamed_source or "", weights.checkpoint_source or "")
+            if isinstance(weights, WeightsFound)
+            else ("", "")
+        )
+        base = self._facts.base
+        root = (base.root or "") if base is not None else ""
+        return [((model, root, *sources, kv.source if isinstance(kv, KvCache) else ""), 1.0)]
+
+    def _evidence(
+        self, window: Window | NotJudged, judged: Efficiency | NotJudged, decoded: Decoded,
+        rates: EngineRates | None, bandwidth: Bandwidth, gpus: tuple[GpuReading, ...], now: float,
+    ) -> Evidence:  # fmt: skip
+        reading = self._looks[-1][0]
+        worst_gpu = _most_throttled(gpus)
+        contentions = self._contention.latest(now)
+        known = [item for item in contentions if item.neighbours_known]
+        neighbours = [neighbour for item in known for neighbour in item.neighbours]
+        tables = [_other_source_ratio(gpu) for gpu in gpus]
+        has_ratio = isinstance(judged, Efficiency) and judged.ratio is not None
+        weights = self._model.weights if self._model is not None else None
+        ridge = None
+        if bandwidth.bytes_per_second is not None and isinstance(weights, WeightsFound):
+            weight_bytes = weights.bytes_per_step()
+            if weight_bytes is not None:
+                ridge = ceiling_inputs.compute_ridge(
+                    self._settings.engine, bandwidth.bytes_per_second, weight_bytes
+                )
+        read_ratio = self._estimated_bytes(rates, window)
+        return Evidence(
+            efficiency=judged.ratio if isinstance(judged, Efficiency) else None,
+            basis=judged.basis if isinstance(judged, Efficiency) else None,
+            steps_source=window.steps_source if isinstance(window, Window) else None,
+            tokens_per_second=rates.generation_tokens_per_second if rates is not None else None,
+            decoded_tokens=round(decoded.sequence_events),
+            window_seconds=decoded.seconds,
+            busy_ratio=decoded.busy_seconds / decoded.seconds if decoded.seconds else None,
+            enough_traffic=None if has_ratio or not _lacks_traffic(judged) else False,
+            mean_batch=window.sequences if isinstance(window, Window) else None,
+            ridge_batch=ridge,
+            prefill_step_share=window.prefill_share if isinstance(window, Window) else None,
+            contention=worst([item.state for item in contentions]),
+            neighbours=len(neighbours) if known else None,
+            neighbour_memory_bytes=_sum([item.memory_bytes for item in neighbours])
+            if known
+            else None,
+            neighbour_sm_ratio=_sum([item.sm_ratio for item in neighbours]) if known else None,
+            gpu_utilization=_lowest([gpu.utilization_ratio for gpu in gpus]),
+            memory_clock_mhz=worst_gpu.memory_clock_mhz if worst_gpu is not None else None,
+            max_memory_clock_mhz=worst_gpu.max_memory_clock_mhz if worst_gpu is not None else None,
+            throttle_reasons=worst_gpu.throttle_reasons if worst_gpu is not None else None,
+            power_watts=worst_gpu.power_watts if worst_gpu is not None else None,
+            waiting=reading.waiting if reading is not None else None,
+            kv_cache_usage=reading.kv_cache_usage if reading is not None else None,
+            preemptions_per_second=rates.preemptions_per_second if rates is not None else None,
+            speculative=self._speculates(reading),
+            tokens_per_step=self._tokens_per_step(rates),
+            engine_read_ratio=(
+                read_ratio / judged.achieved
+                if read_ratio is not None and isinstance(judged, Efficiency)
+                else None
+            ),
+            bandwidth_ratio=next((ratio for ratio in tables if ratio is not None), None),
+            measured_ratio=_lowest([gpu.dram_bandwidth_ratio for gpu in gpus]),
+        )
+
+    def _speculates(self, reading: EngineReading | None) -> bool | None:
+        if reading is not None and reading.spec_drafts_total is not None:
+            return reading.spec_drafts_total > 0
+        if self._events and self._tokens / self._events <= _FEW_TOKENS_PER_EVENT:
+            return False
+        return None
+
+
+_GPU_FIGURES = (
+    "nvml_up", "nvml_errors_total", "gpu_info", "gpu_utilization_ratio", "gpu_memory_used_bytes",
+    "gpu_memory_total_bytes", "gpu_power_watts", "gpu_dram_bandwidth_ratio", "gpu_throttle",
+)  # fmt: skip
+
+_CONTENTION_FIGURES = (
+    "gpu_contention", "gpu_neighbour_processes", "gpu_neighbour_memory_bytes",
+    "gpu_neighbour_sm_ratio",
+)  # fmt: skip
+
+
+def _context(loaded: list[EngineReading]) -> float | None:
+    """Tokens of context of all running sequences together, mean over the readings."""
+    told = [
+        reading.kv_cache_usage * reading.kv_cache_tokens_capacity
+        for reading in loaded
+        if reading.kv_cache_usage is not None and reading.kv_cache_tokens_capacity is not None
+    ]
+    return sum(told) / len(told) if told else None
+
+
+def _prefill(rates: EngineRates) -> float | None:
+    """About which share of the steps' time went into prompt tokens."""
+    per_iteration, share = rates.tokens_per_iteration, rates.prefill_token_share
+    if per_iteration is None or share is None:
+        return None
+    return prefill_share(per_iteration * share)
+
+
+def _lacks_traffic(judged: Efficiency | NotJudged) -> bool:
+    return isinstance(judged, NotJudged) and judged.reason.startswith("too little traffic")
+
+
+def _most_throttled(gpus: tuple[GpuReading, ...]) -> GpuReading | None:
+    """The GPU whose memory clock is furthest below its maximum: a step waits for the slowest."""
+
+    def share(gpu: GpuReading) -> float:
+        if not gpu.memory_clock_mhz or not gpu.max_memory_clock_mhz:
+            return 1.0
+        return gpu.memory_clock_mhz / gpu.max_memory_clock_mhz
+
+    return min(gpus, key=share, default=None)
+
+
+def _lowest(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return min(known) if known and len(known) == len(values) else None
+
+
+def _sum(values: list[int | None] | list[float | None]) -> Any:
+    """The sum, None when any part is unknown: a partial sum is no sum."""
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def _other_source_ratio(gpu: GpuReading) -> float | None:
+    """NVML's bandwidth ÷ that of the card table, where both are known."""
+    by_formula, in_use = nvml_bandwidth(gpu), gpu_bandwidth(gpu)
+    if by_formula is None or in_use.bytes_per_second is None or in_use.source != "catalogue":
+        return None
+    return by_formula / in_use.bytes_per_second

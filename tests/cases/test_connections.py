@@ -157,7 +157,7 @@ def test_case_25_half_closed_client_still_gets_its_answer_or_is_gone(rig: Rig) -
 
 
 def open_sockets() -> int:
-    return psutil.Process(os.getpid()).num_fds()
+    return int(psutil.Process(os.getpid()).num_fds())
 
 
 def test_case_26_cancelled_streams_and_errors_leave_nothing_behind(

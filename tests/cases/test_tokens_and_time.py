@@ -239,11 +239,11 @@ def test_case_16_sixteen_and_more_tokens_have_a_rate(rig: Rig) -> None:
     assert watch.after().count(RATE) == 1
 
 
-@pytest.mark.parametrize("max_tokens", [None, 1])
-def test_case_16_one_token(rig: Rig, max_tokens: int | None) -> None:
+@pytest.mark.parametrize("fields", [{}, {"max_tokens": 1}], ids=["no_limit", "max_tokens_1"])
+def test_case_16_one_token(rig: Rig, fields: dict[str, Any]) -> None:
     rig.engine.on(CHAT, stream(ROLE, chat_event("x", finish="length"), usage_event(1), DONE))
     watch = rig.watch()
-    ask(rig.port, **({} if max_tokens is None else {"max_tokens": max_tokens}))
+    ask(rig.port, **fields)
     gained = watch.after()
     assert gained.outcomes == {"ok": 1}
     assert tokens(gained) == (1, None)

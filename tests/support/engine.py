@@ -306,7 +306,12 @@ class ScriptedEngine:
 
     def drop_connections(self) -> None:
         """Close every open connection in order (as an engine does with idle ones)."""
-        self._call(lambda: [c.transport.close() for c in list(self.open_connections)])
+
+        def drop() -> None:
+            for connection in list(self.open_connections):
+                connection.transport.close()
+
+        self._call(drop)
 
     def start(self) -> None:
         started = threading.Event()

@@ -430,12 +430,12 @@ def _low(e: Evidence, band: Band) -> Verdict:
         *_cleared_cpu(e),
     )
     level: Level = "watch" if band == "watch" else "suspect"
-    opening = "Worth watching" if level == "watch" else "Too slow"
+    opening = "Worth watching" if level == "watch" else "Slow"
     if causes:
         because = f"most likely because {_TITLES[causes[0].kind]}"
     else:
         because = "no cause stands out" if level == "watch" else "cause unknown"
-    advice = tuple(cause.advice for cause in causes) or (_where_to_look(e),)
+    advice = tuple(cause.advice for cause in causes) or (_where_to_look(e, acquitted),)
     return Verdict(
         level=level,
         headline=f"{opening}: {_share(e)}{_speed(e)}; {because}{_queue(e)}.",
@@ -485,9 +485,9 @@ def _throttling(e: Evidence) -> Cause | None:
         advice = "See whether clocks are locked, and release them (nvidia-smi -rmc, -rac)."
     else:
         return None
-    parts = [_clock(e)] if _clock(e) else []
-    if blamed:
-        parts.append(f"the driver reports {', '.join(sorted(blamed))}")
+    parts = [f"the driver reports {', '.join(sorted(blamed))}"] if blamed else []
+    if clock := _clock(e):
+        parts.append(clock)
     if e.power_watts is not None and kind == "power_throttling":
         parts.append(f"the card draws {e.power_watts:,.0f} W")
     return Cause(kind, "; ".join(parts), advice)
@@ -606,16 +606,24 @@ def _cleared_power_cap(e: Evidence) -> tuple[Acquittal, ...]:
 
 
 def _cleared_clock(e: Evidence) -> tuple[Acquittal, ...]:
-    if _memory_clock_is_low(e) is not False or e.throttle_reasons or _throttling(e) is not None:
+    told = _cleared_power_cap(e) or _throttling(e) is not None
+    if told or _memory_clock_is_low(e) is not False:
         return ()
     return (Acquittal("memory_clock_low", _clock(e)),)
 
 
 def _cleared_cache(e: Evidence) -> tuple[Acquittal, ...]:
     usage, rate = e.kv_cache_usage, e.preemptions_per_second
-    if usage is None or rate is None or usage >= _CACHE_FULL or rate >= _PREEMPTIONS_MATTER:
+    if usage is None or rate is None or rate >= _PREEMPTIONS_MATTER:
         return ()
-    text = f"the KV cache is {_plain(usage)} full and hardly any request is interrupted"
+    full = f"the KV cache is {_plain(usage)} full"
+    if usage < _CACHE_FULL:
+        text = f"{full} and hardly any request is interrupted"
+    elif e.waiting == 0:
+        # vLLM keeps old prefixes for as long as nobody needs the room.
+        text = f"{full}, but nobody waits and hardly any request is interrupted"
+    else:
+        return ()
     return (Acquittal("kv_cache_full", text),)
 
 
@@ -630,7 +638,7 @@ def _cleared_batch(e: Evidence) -> tuple[Acquittal, ...]:
     if e.mean_batch is None or e.ridge_batch is None or e.mean_batch >= e.ridge_batch:
         return ()
     text = (
-        f"{e.mean_batch:,.0f} sequences run together; computing becomes the limit from"
+        f"{_sequences(e.mean_batch)} a step; computing becomes the limit from"
         f" {e.ridge_batch:,.0f} on"
     )
     return (Acquittal("compute_bound", text),)
@@ -688,29 +696,24 @@ def _advice_on_feelings(e: Evidence) -> Iterator[str]:
         yield "Let the clients ask for more tokens (max_tokens) where answers are cut off."
 
 
-def _where_to_look(e: Evidence) -> str:
+def _where_to_look(e: Evidence, acquitted: tuple[Acquittal, ...]) -> str:
     """Advice when nothing is accused: first what could not be checked."""
+    cleared = {item.kind for item in acquitted}
     unknown = [
         text
-        for missing, text in (
-            (e.contention == "unknown", "whether others compute on the GPU (nvidia-smi)"),
-            (_memory_clock_is_low(e) is None, "the memory clock (nvidia-smi -q -d CLOCK)"),
-            (e.throttle_reasons is None, "throttling (nvidia-smi -q -d PERFORMANCE)"),
-            (
-                e.kv_cache_usage is None or e.preemptions_per_second is None,
-                "KV cache and preemptions (the engine's /metrics)",
-            ),
-            (
-                e.prefill_step_share is None and e.prefill_token_share is None,
-                "how much of the work is prefill (the engine's /metrics)",
-            ),
-            (e.mean_batch is None or e.ridge_batch is None, "whether the batch is compute-bound"),
-            (e.gpu_utilization is None, "whether the GPU waits for the CPU (nvidia-smi dmon)"),
+        for known, text in (
+            ("active_neighbour" in cleared, "whether others compute on the GPU (nvidia-smi)"),
+            (_memory_clock_is_low(e) is not None, "the memory clock (nvidia-smi -q -d CLOCK)"),
+            (e.throttle_reasons is not None, "throttling (nvidia-smi -q -d PERFORMANCE)"),
+            ("kv_cache_full" in cleared, "KV cache and preemptions (the engine's /metrics)"),
+            ("long_prefills" in cleared, "how much of the time goes into prefill"),
+            ("compute_bound" in cleared, "whether the batch is compute-bound"),
+            ("cpu_bound" in cleared, "whether the GPU waits for the CPU (nvidia-smi dmon)"),
         )
-        if missing
+        if not known
     ]
     if unknown:
-        return f"Not known here, so look at: {'; '.join(unknown)}."
+        return f"Not known here and worth a look: {'; '.join(unknown)}."
     return f"The usual causes are ruled out. {_CHECK_INPUTS} Then profile the engine."
 
 
@@ -769,7 +772,9 @@ def _prefill_seen(e: Evidence) -> str:
     if share is not None and share == e.prefill_step_share:
         return f"{_plain(share)} of the steps computed prompts"
     tokens = f"{_plain(e.prefill_token_share or 0)} of the computed tokens were prompt tokens"
-    return tokens if share is None else f"{tokens}, up to {_plain(share)} of the time"
+    if share is None:
+        return tokens
+    return f"{tokens}, {'' if share < 0.005 else 'up to '}{_plain(share)} of the time"
 
 
 def _work_all_the_time(e: Evidence) -> bool:
@@ -834,6 +839,10 @@ def _wait(waiting: int) -> str:
 def _count(number: int, noun: str) -> str:
     plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
+
+
+def _sequences(batch: float) -> str:
+    return f"{batch:,.0f} {'sequence' if round(batch) == 1 else 'sequences'}"
 
 
 def _rate(value: float) -> str:

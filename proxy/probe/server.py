@@ -177,10 +177,10 @@ class Server:
             except httpx2.TransportError as error:
                 raise self._broken(error, exchange.token_events, stream) from error
         measured = exchange.end(monotonic(), "ok", context_length)
-        self._check(measured, exchange, stream)
-        return Answer(
-            measured, exchange.stream, text if exchange.stream else characters(bytes(body))
-        )
+        if not exchange.stream:
+            text = characters(bytes(body))
+        self._check(measured, exchange, stream, text)
+        return Answer(measured, exchange.stream, text)
 
     @contextmanager
     def _sent(
@@ -263,7 +263,7 @@ class Server:
             "server's log",
         )
 
-    def _check(self, measured: Measurement, exchange: Exchange, stream: bool) -> None:
+    def _check(self, measured: Measurement, exchange: Exchange, stream: bool, text: int) -> None:
         """Raise `ProbeError` when this is not a complete answer with tokens in it."""
         events = measured.token_events
         if measured.outcome == "stream_error":
@@ -276,7 +276,8 @@ class Server:
                 "complete (no finish_reason, no [DONE]): look into the server's log",
             )
         reader = exchange.reader
-        if reader is None or not reader.finished:
+        told = bool(measured.finish_reasons) or measured.completion_tokens is not None or text > 0
+        if reader is None or not reader.finished or not told:
             raise ProbeError(
                 "not_openai", f"{self.url} answers 200 with something else than a completion"
             )

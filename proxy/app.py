@@ -49,7 +49,9 @@ class App:
         self._log: RequestLog | None = None
         self._relay: Relay | None = None
         self.readiness = Readiness(self._facts, shared)
-        self._pages = own_pages(self._metrics.registry, self._meter.tick, self.readiness)
+        self._pages = own_pages(
+            self._metrics.registry, self._meter.tick, self.readiness, self._metrics.published
+        )
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":

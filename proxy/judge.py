@@ -13,10 +13,10 @@ import logging
 import re
 from collections import deque
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from time import monotonic
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from proxy import ceiling_inputs, engine_metrics
 from proxy.ceiling_inputs import ModelBytes
@@ -57,6 +57,15 @@ _FEW_TOKENS_PER_EVENT = 1.02
 """Up to here an event stands for one step; above, several steps or several tokens are in one."""
 
 
+class _Look(NamedTuple):
+    """The engine's page, what the streams showed since the look before, and how many sequences of
+    this proxy's own were running when the page was asked for."""
+
+    reading: EngineReading | None
+    decoded: Decoded
+    own_sequences: int
+
+
 class Judge:
     """The figures of the engine as a whole.
 
@@ -77,7 +86,7 @@ class Judge:
         self._lock: IO[bytes] | None = None
         self._several_workers = settings.workers > 1
         self._watch = DecodingWatch(monotonic())
-        self._looks: deque[tuple[EngineReading | None, Decoded]] = deque()
+        self._looks: deque[_Look] = deque()
         self._model: ModelBytes | None = None
         self._model_of: tuple[str | None, str | None] | None = None
         self._model_read_at = float("-inf")
@@ -182,6 +191,7 @@ class Judge:
             )
             self._sampler.start()
         reading: EngineReading | None = None
+        own = self._own_sequences()
         if upstream.may_ask:
             page = await upstream.get(b"/metrics", _METRICS_TIMEOUT)
             if page is not None:
@@ -189,15 +199,21 @@ class Judge:
                 if reading.kind is None:
                     reading = None
         now = monotonic()
-        self._looks.append((reading, self._watch.look(now, self._live)))
+        # A request that began or ended while the page was on its way may be on it.
+        own = max(own, self._own_sequences())
+        self._looks.append(_Look(reading, self._watch.look(now, self._live), own))
         self._forget_old_looks()
         await self._read_model(reading.kv_cache_dtype if reading is not None else None)
-        self._judge(now)
+        if self._looks:
+            self._judge(now)
+
+    def _own_sequences(self) -> int:
+        return sum(exchange.sequences for exchange in self._live if exchange.generates)
 
     def _forget_old_looks(self) -> None:
-        seconds = sum(decoded.seconds for _, decoded in self._looks)
+        seconds = sum(look.decoded.seconds for look in self._looks)
         while len(self._looks) > 2:
-            oldest = self._looks[0][1].seconds
+            oldest = self._looks[0].decoded.seconds
             if seconds - oldest < self._settings.rate_window:
                 break
             seconds -= oldest
@@ -211,6 +227,8 @@ class Judge:
         due = monotonic() - self._model_read_at > _FILES_INTERVAL
         if served == self._model_of and (known or not due):
             return
+        if self._model_of is not None and served != self._model_of:
+            self._looks.clear()  # what was seen so far belongs to the other model
         self._model = await asyncio.to_thread(
             ceiling_inputs.model_bytes, self._settings.engine, *served
         )
@@ -219,7 +237,7 @@ class Judge:
 
     def _engine_was_busy(self, at: float) -> bool | None:
         """Whether the engine had work that a GPU reading at `at` looks back on (any thread)."""
-        reading = self._looks[-1][0] if self._looks else None
+        reading = self._looks[-1].reading if self._looks else None
         if reading is not None and at - reading.at < 2 * self._settings.engine_metrics_interval:
             if (reading.running or 0) + (reading.waiting or 0) > 0:
                 return True
@@ -234,13 +252,15 @@ class Judge:
         snapshot = gpu_figures.fresh(self._sampler.latest() if self._sampler else None, now)
         gpus = self._engine_gpus(snapshot, now)
         bandwidth = ceiling_inputs.bandwidth(self._settings.engine, gpus)
-        first, last = self._looks[0][0], self._looks[-1][0]
+        first, last = self._looks[0].reading, self._looks[-1].reading
         rates = (
             engine_metrics.between(first, last)
             if first is not None and last is not None and last.at > first.at
             else None
         )
-        decoded = together([part for _, part in list(self._looks)[1:]] or [self._looks[0][1]])
+        decoded = together(
+            [look.decoded for look in list(self._looks)[1:]] or [self._looks[0].decoded]
+        )
         window = self._window(decoded, rates)
         judged = self._efficiency(window, bandwidth)
         self.verdict = diagnose(
@@ -257,7 +277,7 @@ class Judge:
     def _window(self, decoded: Decoded, rates: EngineRates | None) -> Window | NotJudged:
         busy = decoded.busy_seconds
         per_step = self._tokens_per_step(rates)
-        samples = [reading for reading, _ in self._looks if reading is not None]
+        samples = [look.reading for look in self._looks if look.reading is not None]
         loaded = [reading for reading in samples if reading.running]
         sequences = decoded.sequence_seconds / busy if busy else 0.0
         if rates is not None and rates.steps_per_second_per_engine is not None:
@@ -268,7 +288,7 @@ class Judge:
             elif self._several_workers:
                 return NotJudged("the engine was not busy all the time, and other workers' "
                                  "requests are not known here")  # fmt: skip
-            elif not self._explains(decoded, rates, per_step or 1.0):
+            elif not self._explains():
                 return NotJudged(
                     "the engine also serves clients that do not come through this proxy"
                 )
@@ -304,16 +324,16 @@ class Judge:
             prefill_share=None,
         )
 
-    @staticmethod
-    def _explains(decoded: Decoded, rates: EngineRates, tokens_per_step: float) -> bool:
-        """Whether the proxy's own requests account for the tokens that the engine generated."""
-        if rates.generation_tokens_per_second is None or not rates.steps_per_second:
-            return False
-        per_step = rates.generation_tokens_per_second / rates.steps_per_second
-        if not decoded.busy_seconds:
-            return False
-        seen = decoded.sequence_seconds / decoded.busy_seconds * tokens_per_step
-        return per_step <= 1.25 * seen
+    def _explains(self) -> bool:
+        """Whether the proxy's own requests account for those that the engine runs."""
+        pairs = [
+            (look.reading.running, look.own_sequences)
+            for look in self._looks
+            if look.reading is not None and look.reading.running is not None
+        ]
+        running = sum(theirs for theirs, _ in pairs)
+        foreign = sum(max(0, theirs - ours) for theirs, ours in pairs)
+        return foreign <= 0.1 * running
 
     def _tokens_per_step(self, rates: EngineRates | None) -> float | None:
         """Tokens that one sequence gains per step: by the engine, else by its events."""
@@ -387,6 +407,7 @@ class Judge:
                 bandwidth=bandwidth.bytes_per_second,
                 contention=worst(states) if states else None,
                 tokens_per_step=self._tokens_per_step(rates),
+                verdict=asdict(self.verdict) if self.verdict is not None else None,
             )
         )
 
@@ -435,7 +456,7 @@ class Judge:
         self, window: Window | NotJudged, judged: Efficiency | NotJudged, decoded: Decoded,
         rates: EngineRates | None, bandwidth: Bandwidth, gpus: tuple[GpuReading, ...], now: float,
     ) -> Evidence:  # fmt: skip
-        reading = self._looks[-1][0]
+        reading = self._looks[-1].reading
         worst_gpu = _most_throttled(gpus)
         contentions = self._contention.latest(now)
         known = [item for item in contentions if item.neighbours_known]
@@ -455,7 +476,7 @@ class Judge:
             efficiency=judged.ratio if isinstance(judged, Efficiency) else None,
             basis=judged.basis if isinstance(judged, Efficiency) else None,
             steps_source=window.steps_source if isinstance(window, Window) else None,
-            tokens_per_second=rates.generation_tokens_per_second if rates is not None else None,
+            tokens_per_second=_while_busy(rates, window),
             decoded_tokens=round(decoded.sequence_events),
             window_seconds=decoded.seconds,
             busy_ratio=decoded.busy_seconds / decoded.seconds if decoded.seconds else None,
@@ -523,6 +544,15 @@ def _prefill(rates: EngineRates) -> float | None:
     if per_iteration is None or share is None:
         return None
     return prefill_share(per_iteration * share)
+
+
+def _while_busy(rates: EngineRates | None, window: Window | NotJudged) -> float | None:
+    """Tokens per second of all sequences, pauses left out."""
+    if rates is None or rates.generation_tokens_per_second is None:
+        return None
+    if isinstance(window, NotJudged) or not window.busy_seconds:
+        return None
+    return rates.generation_tokens_per_second * rates.seconds / window.busy_seconds
 
 
 def _lacks_traffic(judged: Efficiency | NotJudged) -> bool:

@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from proxy.engine import EngineFacts
+from proxy.published import Published
 
 DRAINING = "draining"
 """A file of this name in the workers' shared directory says that all of them are shutting down."""
@@ -45,7 +46,10 @@ def is_own(path: bytes) -> bool:
 
 
 def own_pages(
-    registry: CollectorRegistry, refresh: Callable[[], None], readiness: Readiness
+    registry: CollectorRegistry,
+    refresh: Callable[[], None],
+    readiness: Readiness,
+    published: Published,
 ) -> Starlette:
     """The ASGI application of the pages; `refresh` brings live figures up to now."""
 
@@ -55,6 +59,11 @@ def own_pages(
         # In a thread: rendering thousands of series takes longer than an event may wait.
         body = await asyncio.to_thread(encode, registry)
         return Response(body, media_type=None, headers={"content-type": content_type})
+
+    async def live(request: Request) -> Response:
+        published.load()
+        figures = published.current
+        return JSONResponse({"verdict": figures.verdict if figures is not None else None})
 
     async def healthz(request: Request) -> Response:
         return JSONResponse({"status": "ok"})
@@ -68,6 +77,7 @@ def own_pages(
     return Starlette(
         routes=[
             Route("/tokgauge/metrics", metrics),
+            Route("/tokgauge/live", live),
             Route("/tokgauge/healthz", healthz),
             Route("/tokgauge/readyz", readyz),
         ]

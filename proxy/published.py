@@ -32,7 +32,8 @@ class Figures(msgspec.Struct, frozen=True):
     bandwidth: float | None = None
     contention: str | None = None
     tokens_per_step: float | None = None
-    kv_cache_dtype: str | None = None
+    verdict: dict[str, object] | None = None
+    """The verdict as plain JSON values: see `proxy.diagnosis.Verdict`."""
 
 
 class Family(msgspec.Struct, frozen=True):

@@ -105,8 +105,8 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 CHANGEABLE = frozenset(
     {
         "efficiency", "weights_bytes", "tokens_per_step", "neighbour", "tokens_per_event",
-        "ttft_seconds", "natural_tokens", "reasoning_tokens", "random_faults", "max_num_seqs",
-        "speed",
+        "root", "ttft_seconds", "natural_tokens", "reasoning_tokens", "random_faults",
+        "max_num_seqs", "speed",
     }
 )  # fmt: skip
 """Fields that may change while the engine runs."""

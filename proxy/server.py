@@ -15,6 +15,8 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 import uvicorn
+from prometheus_client.multiprocess import mark_process_dead
+from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors.multiprocess import Multiprocess
 
 from proxy.app import App
@@ -25,6 +27,10 @@ from proxy.settings import Settings
 logger = logging.getLogger("tokgauge")
 
 _BACKLOG = 4096
+
+_WORKER_PATIENCE = 60
+"""Seconds in which a worker must answer its supervisor: on a busy machine it imports for longer
+than uvicorn's default of 5, and would be killed and started again for ever."""
 
 
 class ProxyServer(uvicorn.Server):
@@ -56,16 +62,31 @@ class _Supervisor(Multiprocess):
 
     def __init__(
         self, config: uvicorn.Config, sockets: list[socket.socket], settings: Settings,
-        draining: Path,
+        shared: Path,
     ) -> None:  # fmt: skip
         super().__init__(config, sockets)
         self._drain_delay = settings.drain_delay
-        self._draining = draining
+        self._shared = shared
+        self._workers: set[int | None] = set()
 
     def handle_term(self) -> None:
-        self._draining.touch()
+        (self._shared / DRAINING).touch()
         self.should_exit.wait(self._drain_delay)
         self.should_exit.set()
+
+    def keep_subprocess_alive(self) -> None:
+        super().keep_subprocess_alive()
+        workers = {process.pid for process in self.processes}
+        for gone in self._workers - workers:
+            # Its counters still count; what it had in flight is no more.
+            mark_process_dead(gone, str(self._shared))  # type: ignore[no-untyped-call]
+        self._workers = workers
+
+    def terminate_all(self) -> None:
+        # A socket that only the supervisor holds would take connections which nobody answers.
+        for sock in self.sockets:
+            sock.close()
+        super().terminate_all()
 
 
 class _WorkerApp:
@@ -89,7 +110,7 @@ class BackgroundProxy:
         self.port, self.admin_port = _ports(self._sockets)
         app = App(settings, admin_port=self.admin_port)
         self._server = ProxyServer(_config(app, settings), app, settings)
-        self.url = f"http://{settings.host}:{self.port}"
+        self.url = f"http://{_in_url(settings.host)}:{self.port}"
         self._thread = threading.Thread(
             target=self._server.run, args=(self._sockets,), name="tokgauge", daemon=True
         )
@@ -116,8 +137,9 @@ def serve(settings: Settings) -> None:
     sockets = _bind(settings)
     port, admin_port = _ports(sockets)
     logger.info(
-        "tokgauge listens on http://%s:%d, engine %s", settings.host, port, settings.engine.upstream
-    )
+        "tokgauge listens on http://%s:%d, engine %s",
+        _in_url(settings.host), port, settings.engine.upstream,
+    )  # fmt: skip
     if settings.workers == 1:
         app = App(settings, admin_port=admin_port)
         ProxyServer(_config(app, settings), app, settings).run(sockets)
@@ -128,9 +150,12 @@ def serve(settings: Settings) -> None:
     try:
         worker = _WorkerApp(settings, directory, admin_port)
         config = _config(worker, settings, factory=True)
-        _Supervisor(config, sockets, settings, directory / DRAINING).run()
+        supervisor = _Supervisor(config, sockets, settings, directory)
+        supervisor.run()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+    if any(process.exitcode == STARTUP_FAILURE for process in supervisor.processes):
+        raise SystemExit(STARTUP_FAILURE)  # the worker has said why
 
 
 def _ports(sockets: list[socket.socket]) -> tuple[int, int | None]:
@@ -141,19 +166,25 @@ def _ports(sockets: list[socket.socket]) -> tuple[int, int | None]:
 def _bind(settings: Settings) -> list[socket.socket]:
     ports = [settings.port, *([settings.admin_port] if settings.admin_port is not None else [])]
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    sockets = []
+    sockets: list[socket.socket] = []
     for port in ports:
         sock = socket.socket(family, socket.SOCK_STREAM)
+        sockets.append(sock)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind((settings.host, port))
         except OSError as error:
-            sock.close()
-            raise OSError(f"cannot listen on {settings.host}:{port}: {error.strerror}") from error
+            for opened in sockets:
+                opened.close()
+            address = f"{_in_url(settings.host)}:{port}"
+            raise OSError(f"cannot listen on {address}: {error.strerror}") from error
         sock.listen(_BACKLOG)
         sock.set_inheritable(True)
-        sockets.append(sock)
     return sockets
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def _config(app: Any, settings: Settings, **more: Any) -> uvicorn.Config:
@@ -166,6 +197,7 @@ def _config(app: Any, settings: Settings, **more: Any) -> uvicorn.Config:
         loop="uvloop",
         ws="none",
         workers=settings.workers,
+        timeout_worker_healthcheck=_WORKER_PATIENCE,
         backlog=_BACKLOG,
         log_config=None,
         access_log=False,

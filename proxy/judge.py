@@ -59,7 +59,8 @@ _FEW_TOKENS_PER_EVENT = 1.02
 
 class _Look(NamedTuple):
     """The engine's page, what the streams showed since the look before, and how many sequences of
-    this proxy's own were running when the page was asked for."""
+    this proxy's own were running when the page was asked for.
+    """
 
     reading: EngineReading | None
     decoded: Decoded

@@ -15,6 +15,7 @@ from rich.text import Text
 from proxy.check import Finding, State, check, works
 from proxy.commands._output import new_table, print_json, terminal
 from proxy.commands._settings import settings_options
+from proxy.probe.text import printable
 
 _STYLES: dict[State, str] = {"ok": "green", "warning": "yellow", "missing": "bold red"}
 
@@ -46,9 +47,7 @@ def _print(console: Console, findings: list[Finding]) -> None:
         table.add_row(
             Text(found.state, style=_STYLES[found.state]),
             found.area,
-            found.name,
-            found.text,
-            found.source or "",
+            *(_lines(text) for text in (found.name, found.text, found.source or "")),
         )
     console.print(table)
     if defaults:
@@ -62,6 +61,11 @@ def _print(console: Console, findings: list[Finding]) -> None:
         console.print(f"The proxy would work, with {warnings} {more}.")
     else:
         console.print("Everything is in place.")
+
+
+def _lines(text: str) -> str:
+    """Names come from the engine, so control characters go; the lines of an error stay."""
+    return "\n".join(printable(line) for line in text.split("\n"))
 
 
 command = click.Command(

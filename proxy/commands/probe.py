@@ -27,6 +27,7 @@ from proxy.probe.gpu import GpuWatch
 from proxy.probe.question import DEFAULT_PROMPT
 from proxy.probe.report import document, findings, judge, seconds
 from proxy.probe.server import Answer, Server
+from proxy.probe.text import printable
 
 NOT_MEASURED = 3
 """Exit code when the experiment could not be made."""
@@ -101,6 +102,9 @@ def command(
         raise click.UsageError("give --weights-bytes or --params, not both")
     if bits is not None and params is None:
         raise click.UsageError("--bits belongs to --params")
+    for name, text in (("--model", model), ("--prompt", prompt)):
+        if text is not None and not _is_unicode(text):
+            raise click.BadParameter("not valid UTF-8", param_hint=name)
     given = Given(
         bandwidth=bandwidth,
         card=None if gpu is None else named_card(gpu),
@@ -113,7 +117,7 @@ def command(
     logging.getLogger("proxy.gpu").addHandler(logging.NullHandler())
     try:
         with ExitStack() as stack:
-            server = stack.enter_context(Server(_address(url), key=api_key, timeout=timeout))
+            server = stack.enter_context(Server(_address(url), key=_key(api_key), timeout=timeout))
             watch = stack.enter_context(GpuWatch()) if server.is_local else None
             experiment = run_experiment(
                 server,
@@ -154,6 +158,19 @@ def _address(url: str) -> str:
             f"{url!r} is not an address such as http://127.0.0.1:8000", param_hint="URL"
         )
     return url
+
+
+def _key(text: str | None) -> str | None:
+    """The key without the line end that files and variables often carry."""
+    key = (text or "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise click.BadParameter("a key has only printable ASCII in it", param_hint="--api-key")
+    return key or None
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether the bytes of an argument were text (Python keeps others as lone surrogates)."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _fail(error: ProbeError, as_json: bool) -> NoReturn:
@@ -207,7 +224,7 @@ class _Shown:
 
 def _print(console: Console, experiment: Experiment, ceiling: Ceiling, verdict: Verdict) -> None:
     runs = len(experiment.runs)
-    console.print(f"{experiment.card.id} at {experiment.url}", soft_wrap=True)
+    console.print(f"{printable(experiment.card.id)} at {experiment.url}", soft_wrap=True)
     table = new_table(console, "")
     table.add_column(f"median of {runs} runs" if runs > 1 else "")
     table.add_column("not streamed", justify="right")
@@ -231,6 +248,7 @@ _ROWS: tuple[tuple[str, _Figure, Callable[[float], str]], ...] = (
     ("silent wait", lambda answer: answer.measurement.silent_wait, seconds),
     ("whole answer", lambda answer: answer.measurement.duration, seconds),
     ("time to first token", lambda answer: answer.measurement.time_to_first_token, seconds),
+    ("time to visible text", lambda answer: answer.measurement.time_to_first_output, seconds),
     ("tokens", lambda answer: answer.measurement.completion_tokens, "{:.0f}".format),
     (
         "decode rate, tok/s",

@@ -12,6 +12,7 @@ from proxy.model.served import ServedModel
 from proxy.probe.errors import ProbeError
 from proxy.probe.question import Question
 from proxy.probe.server import Answer, RefusedError, Server, Watcher, error_text
+from proxy.probe.text import printable
 
 __all__ = ["Experiment", "Run", "run_experiment"]
 
@@ -162,7 +163,7 @@ def _choose(listed: Sequence[ServedModel], model: str | None, notes: list[str]) 
             "no_model", "the server lists no models: is one loaded? If so, name it with --model"
         )
     if len(listed) > 1:
-        others = ", ".join(card.id for card in listed if card is not bases[0])
+        others = ", ".join(printable(card.id) for card in listed if card is not bases[0])
         notes.append(
             f"the server lists {len(listed)} models; the first was asked "
             f"(--model chooses another: {others})"
@@ -213,7 +214,7 @@ def _error(
             "OPENAI_API_KEY",
         )
     if model is not None and _names_model(refused, model):
-        names = ", ".join(card.id for card in listed) or "nothing"
+        names = ", ".join(printable(card.id) for card in listed) or "nothing"
         return ProbeError(
             "unknown_model", f"the server does not know the model {model!r}; it lists: {names}"
         )

@@ -20,8 +20,7 @@ from proxy.measurement import Measurement
 from proxy.model.served import ServedModel, served_models
 from proxy.probe.errors import ProbeError
 from proxy.probe.question import Question
-from proxy.probe.text import characters
-from proxy.settings import DURATION_BUCKETS
+from proxy.probe.text import characters, printable
 from proxy.wire.answer import UNREADABLE
 from proxy.wire.request import read_request
 from proxy.wire.sse import EventReader
@@ -154,7 +153,7 @@ class Server:
             method="POST",
             route=question.route,
             opened_at=opened,
-            gap_bounds=DURATION_BUCKETS,
+            gap_bounds=(),
             observed_body_bytes=_BODY_LIMIT,
         )
         text = 0
@@ -296,8 +295,8 @@ def error_text(body: bytes) -> str:
         if isinstance(found, dict):
             found = found.get("message", found)
         if found is not None:
-            return str(found)[:500]
-    return body[:200].decode("utf-8", "replace").strip() or "no explanation"
+            return printable(str(found)[:500])
+    return printable(body[:200].decode("utf-8", "replace")).strip() or "no explanation"
 
 
 def _rate(exchange: Exchange, now: float) -> float | None:

@@ -1,13 +1,17 @@
 """`tokgauge probe` against the simulated engine's physics and against odd servers."""
 
+import http.server
 import json
+import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 from click.testing import CliRunner, Result
 
 from proxy.commands.probe import command
@@ -514,6 +518,49 @@ def test_nobody_listens() -> None:
     assert "is the server running" in result.stderr
 
 
+def test_what_a_server_says_does_not_steer_the_terminal(engine: ScriptedEngine) -> None:
+    engine.on(CHAT, refuse("400 Bad Request", "\x1b]0;owned\x07 no"))
+    result = run(engine.url)
+    assert result.exit_code == 3
+    assert "\x1b" not in result.stderr
+    assert "owned" in result.stderr
+
+
+def test_the_systems_certificates_decide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"data": []}')
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    class Quiet(http.server.HTTPServer):
+        def handle_error(self, *_: object) -> None:
+            pass  # the first client refuses the certificate
+
+    with Quiet(("127.0.0.1", 0), Handler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            url = f"https://127.0.0.1:{server.server_port}"
+            refused = run(url, "--json")
+            monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+            accepted = run(url, "--json")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert "certificate verify failed" in json.loads(refused.stdout)["error"]["message"].lower()
+    assert json.loads(accepted.stdout)["error"]["kind"] == "no_model"
+
+
 def test_a_slow_drip_ends_at_the_limit(engine: ScriptedEngine) -> None:
     engine.on(CHAT, send(body()), stream(ROLE, *tokens(100), gap=0.1))
     result = run(engine.url, "--timeout", "1")
@@ -532,6 +579,8 @@ def test_a_slow_drip_ends_at_the_limit(engine: ScriptedEngine) -> None:
         (["http://127.0.0.1:9", "--bits", "4"], "--bits belongs to --params"),
         (["http://127.0.0.1:9", "--params", "7B", "--weights-bytes", "14GB"], "not both"),
         (["http://127.0.0.1:9", "--max-tokens", "0"], "--max-tokens"),
+        (["http://127.0.0.1:9", "--api-key", "schlüssel"], "printable ASCII"),
+        (["http://127.0.0.1:9", "--prompt", "\udcff"], "not valid UTF-8"),
         ([], "Missing argument"),
     ],
 )

@@ -18,6 +18,7 @@ from proxy.pages import Readiness, is_own, own_pages
 from proxy.relay import Receive, Relay, Send
 from proxy.request_log import RequestLog
 from proxy.settings import Settings
+from proxy.telemetry import Telemetry, exporting_provider
 from proxy.upstream import Upstream
 
 # A scrape renders in a thread; with the default of 5 ms it could hold an event up for as long.
@@ -47,6 +48,7 @@ class App:
             settings, self._facts, self._observer.live, self._metrics.published, shared
         )
         self._log: RequestLog | None = None
+        self._telemetry: Telemetry | None = None
         self._relay: Relay | None = None
         self.readiness = Readiness(self._facts, shared)
         self._pages = own_pages(
@@ -69,7 +71,13 @@ class App:
         try:
             if self._settings.request_log is not None:
                 self._log = RequestLog(self._settings.request_log)
+            if self._settings.otel:
+                self._telemetry = Telemetry(exporting_provider())
             upstream = Upstream(self._settings, self._facts)
+        except ImportError:
+            message = "otel is set, but its extra is missing: pip install 'tokgauge[otel]'"
+            await send({"type": "lifespan.startup.failed", "message": message})
+            return
         except OSError as error:
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return
@@ -89,6 +97,8 @@ class App:
         await upstream.transport.aclose()
         if self._log is not None:
             await asyncio.to_thread(self._log.close)
+        if self._telemetry is not None:
+            await asyncio.to_thread(self._telemetry.close)
         await send({"type": "lifespan.shutdown.complete"})
 
     def _record(self, exchange: Exchange, done: Measurement) -> None:
@@ -99,3 +109,5 @@ class App:
         self._meter.finished(exchange, done, model)
         if self._log is not None:
             self._log.write(done, model)
+        if self._telemetry is not None:
+            self._telemetry.record(done, model)

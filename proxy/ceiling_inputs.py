@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from proxy.gpu.bandwidth import Bandwidth, engine_bandwidth
 from proxy.gpu.catalogue import find_cards
+from proxy.gpu.contention import EngineOnGpu
 from proxy.gpu.readings import GpuReading
 from proxy.model.ceiling import ComputeRoof, ridge_batch
 from proxy.model.kv import KvCache, KvUnknown
@@ -38,6 +40,15 @@ def model_bytes(engine: Engine, root: str | None, kv_cache_dtype: str | None) ->
             bytes_per_token=engine.kv_bytes_per_token,
             cache_dtype=engine.kv_cache_dtype or kv_cache_dtype,
         ),
+    )
+
+
+def engine_on_gpu(engine: Engine) -> EngineOnGpu:
+    """How the settings say that the engine's processes and GPUs are found."""
+    return EngineOnGpu(
+        pids=frozenset(engine.engine_pids),
+        name=re.compile(engine.engine_process) if engine.engine_process else None,
+        gpus=frozenset(int(gpu) if gpu.isdigit() else gpu for gpu in engine.gpus) or None,
     )
 
 

@@ -8,7 +8,6 @@ accepts the wish for usage.
 from __future__ import annotations
 
 import asyncio
-import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from proxy import ceiling_inputs, engine_metrics
 from proxy.engine import EngineFacts
 from proxy.engine_metrics import EngineReading
 from proxy.gpu.bandwidth import gpu_bandwidth
-from proxy.gpu.contention import EngineOnGpu, judge_snapshot
+from proxy.gpu.contention import judge_snapshot
 from proxy.gpu.nvml import NvmlReader, in_host_pid_namespace
 from proxy.gpu.readings import GpuReading, Snapshot
 from proxy.model.ceiling import single_stream_ceiling
@@ -360,19 +359,13 @@ def _snapshot() -> Snapshot:
         reader.close()
 
 
-def _engine_on_gpu(engine: Engine) -> EngineOnGpu:
-    return EngineOnGpu(
-        pids=frozenset(engine.engine_pids),
-        name=re.compile(engine.engine_process) if engine.engine_process else None,
-        gpus=frozenset(int(gpu) if gpu.isdigit() else gpu for gpu in engine.gpus) or None,
-    )
-
-
 def _engine_gpus(snapshot: Snapshot | None, engine: Engine) -> tuple[GpuReading, ...]:
     """The GPUs whose bandwidth counts, chosen as the proxy chooses them."""
     if snapshot is None:
         return ()
-    used = {found.gpu for found in judge_snapshot(snapshot, _engine_on_gpu(engine), None)}
+    used = {
+        found.gpu for found in judge_snapshot(snapshot, ceiling_inputs.engine_on_gpu(engine), None)
+    }
     return tuple(gpu for gpu in snapshot.gpus if gpu.index in used)
 
 
@@ -398,7 +391,8 @@ def _gpu_findings(snapshot: Snapshot | None, engine: Engine) -> Iterator[Finding
         {"driver": driver, "gpus": count},
     )
     contention = {
-        found.gpu: found for found in judge_snapshot(snapshot, _engine_on_gpu(engine), None)
+        found.gpu: found
+        for found in judge_snapshot(snapshot, ceiling_inputs.engine_on_gpu(engine), None)
     }
     for gpu in snapshot.gpus:
         yield _card_finding(gpu, engine)

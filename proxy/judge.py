@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import logging
-import re
 from collections import deque
 from collections.abc import Collection
 from dataclasses import asdict, replace
@@ -35,7 +34,7 @@ from proxy.engine_metrics import EngineRates, EngineReading
 from proxy.exchange import Exchange
 from proxy.gpu import figures as gpu_figures
 from proxy.gpu.bandwidth import Bandwidth, gpu_bandwidth, nvml_bandwidth
-from proxy.gpu.contention import ContentionHistory, EngineOnGpu, was_busy, worst
+from proxy.gpu.contention import ContentionHistory, was_busy, worst
 from proxy.gpu.nvml import NvmlReader
 from proxy.gpu.readings import GpuReading, Snapshot
 from proxy.gpu.sampler import GpuSampler
@@ -95,11 +94,7 @@ class Judge:
         self._tokens = 0
         self._events = 0
         self._contention = ContentionHistory(
-            EngineOnGpu(
-                pids=frozenset(engine.engine_pids),
-                name=re.compile(engine.engine_process) if engine.engine_process else None,
-                gpus=frozenset(int(gpu) if gpu.isdigit() else gpu for gpu in engine.gpus) or None,
-            ),
+            ceiling_inputs.engine_on_gpu(engine),
             self._engine_was_busy,
         )
         self._sampler: GpuSampler | None = None

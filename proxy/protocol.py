@@ -22,8 +22,16 @@ from proxy.errors import headers_too_large, malformed
 TARGET = "tokgauge.target"
 """Scope extension: the request target in origin form, as bytes, exactly as sent."""
 
+WRITE = "tokgauge.write"
+"""Scope extension: `write(data)` sends a part of the answer's body without an `await`, once the
+answer has begun. It returns whether the client keeps up: if not, the next `send` waits for it."""
+
 HEAD_TOO_LARGE = "tokgauge.head_too_large"
 """Scope extension: the request's head is above the limit; it must be refused."""
+
+
+_CHUNK_LINES = tuple(b"%x\r\n" % size for size in range(1024))
+"""The lines before chunks of the size of an event, so that no event formats its own."""
 
 
 def _status_line(status: int) -> bytes:
@@ -50,6 +58,7 @@ class Cycle(RequestResponseCycle):
             if not self.response_complete and not self.disconnected:
                 self._cut()
             self.on_response = lambda: None
+            del self.scope["extensions"][WRITE]  # it refers back to this object
 
     def _cut(self) -> None:
         """End an unfinished answer so that the client can tell that it is not complete."""
@@ -73,12 +82,22 @@ class Cycle(RequestResponseCycle):
             self.transport.write(self._head(message["status"], message["headers"]))
             return
         body = message.get("body", b"")
-        if body and self._framing != b"none":
-            if self._framing == b"chunked":
-                body = b"%x\r\n%b\r\n" % (len(body), body)
-            self.transport.write(body)
+        if body:
+            self.write(body)
         if not message.get("more_body", False):
             self._complete()
+
+    def write(self, body: bytes) -> bool:
+        """Write a part of the answer's body, not empty; returns whether the client keeps up."""
+        if self.disconnected:
+            return True
+        if self._framing == b"chunked":
+            size = len(body)
+            line = _CHUNK_LINES[size] if size < len(_CHUNK_LINES) else b"%x\r\n" % size
+            self.transport.write(line + body + b"\r\n")
+        elif self._framing != b"none":
+            self.transport.write(body)
+        return not self.flow.write_paused
 
     def _complete(self) -> None:
         if self._framing == b"chunked":
@@ -193,6 +212,7 @@ class ProxyProtocol(HttpToolsProtocol):
             keep_alive=version != "1.0" and self.parser.should_keep_alive(),
             on_response=self.on_response_complete,
         )
+        scope["extensions"][WRITE] = self.cycle.write
         if waiting is None or waiting.response_complete:
             self._start_asgi_task(self.cycle, self.app)
         else:

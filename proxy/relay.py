@@ -17,7 +17,7 @@ from proxy.errors import Refusal
 from proxy.headers import Header, first, to_client, to_engine
 from proxy.measurement import Outcome
 from proxy.observation import Observation, Observer
-from proxy.protocol import HEAD_TOO_LARGE, TARGET
+from proxy.protocol import HEAD_TOO_LARGE, TARGET, WRITE
 from proxy.settings import Settings
 from proxy.transport import EngineStream, died_idle
 from proxy.upstream import Upstream
@@ -114,6 +114,37 @@ class _Upload(httpx2.AsyncByteStream):
                 self._completed()
             if piece:
                 yield piece
+
+
+class _Outlet:
+    """Passes the bytes of an answer on to the client as they come from the engine."""
+
+    __slots__ = ("_in_proxy", "_observation", "_ready_at", "_write")
+
+    def __init__(self, observation: Observation, write: Callable[[bytes], bool]) -> None:
+        self._observation = observation
+        self._write = write
+        self._in_proxy = 0.0
+        self._ready_at = 0.0
+
+    def take(self, at: float, data: bytes) -> bool:
+        """Pass on what came at `at`; returns whether the client keeps up."""
+        write = self._write  # as a local: calling a slot's value through `self` is slower
+        data = self._observation.chunk(at, data)
+        keeps_up = not data or write(data)
+        # Time that a chunk waited for a slow client is not the proxy's.
+        since = at if at > self._ready_at else self._ready_at
+        self._in_proxy += monotonic() - since
+        return keeps_up
+
+    async def pour(self, stream: EngineStream, send: Send) -> None:
+        """Pass on the whole answer; raises what the stream raises."""
+        try:
+            while not await stream.pour(self.take):
+                await send(_part(b""))  # waits until the client takes more
+                self._ready_at = monotonic()
+        finally:
+            self._observation.passed_on(self._in_proxy)
 
 
 class Relay:
@@ -240,7 +271,8 @@ class Relay:
         stream = _stream_of(response)
         try:
             observation.request_sent(stream.sent_at)
-            return await self._pass_on(response, stream, prefix, send, observation)
+            outlet = _Outlet(observation, scope["extensions"][WRITE])
+            return await self._pass_on(response, stream, prefix, outlet, send, observation)
         finally:
             await stream.aclose()
 
@@ -290,8 +322,8 @@ class Relay:
             raise _Refused(errors.body_too_large(limit)) from error
 
     async def _pass_on(
-        self, response: httpx2.Response, stream: EngineStream, prefix: bytes, send: Send,
-        observation: Observation,
+        self, response: httpx2.Response, stream: EngineStream, prefix: bytes, outlet: _Outlet,
+        send: Send, observation: Observation,
     ) -> Outcome:  # fmt: skip
         raw: list[Header] = response.extensions["raw_headers"]
         names = {name.lower().decode("latin-1"): value.decode("latin-1") for name, value in raw}
@@ -309,18 +341,10 @@ class Relay:
             }
         )
         outcome: Outcome = "ok"
-        sent_on = 0.0
         if prefix:
             await send(_part(observation.chunk(stream.arrived_at, prefix)))
         try:
-            async for data in stream:
-                arrived_at = stream.arrived_at
-                data = observation.chunk(arrived_at, data)
-                # Time that this chunk waited for a slow client is not the proxy's.
-                observation.passed_on(monotonic() - max(arrived_at, sent_on))
-                if data:
-                    await send(_part(data))
-                    sent_on = monotonic()
+            await outlet.pour(stream, send)
         except httpx2.ReadTimeout:
             outcome = "upstream_stalled"
         except httpx2.TransportError:

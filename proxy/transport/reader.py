@@ -78,8 +78,9 @@ class ResponseReader:
 
     def feed(self, data: bytes) -> bytes:
         """Read `data`; return the body bytes in it, joined (empty when there are none)."""
+        parse = self._parse  # as a local: calling a slot's value through `self` is slower
         try:
-            self._parse(data)
+            parse(data)
         except httptools.HttpParserUpgrade:
             self._refuse("the engine switched protocols")
         except httptools.HttpParserError as error:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
 import httpx2
@@ -10,6 +10,10 @@ import httpx2
 HIGH_WATER = 64 * 1024
 _ENTRY = 128
 """Bytes that one queued read costs besides its body, so that tiny reads are bounded too."""
+
+
+Sink = Callable[[float, bytes], bool]
+"""Takes the body bytes of one read and when they came; returns whether it is ready for more."""
 
 
 class Source(Protocol):
@@ -41,6 +45,7 @@ class EngineStream(httpx2.AsyncByteStream):
         "_loop",
         "_paused",
         "_queued",
+        "_sink",
         "_source",
         "_waiter",
         "arrived_at",
@@ -56,6 +61,7 @@ class EngineStream(httpx2.AsyncByteStream):
         self._body_at = 0.0
         self._backlog: deque[tuple[float, bytes]] | None = None
         self._queued = 0
+        self._sink: Sink | None = None
         self._paused = False
         self._complete = False
         self._closed = False
@@ -93,6 +99,32 @@ class EngineStream(httpx2.AsyncByteStream):
                 self._source.resume_reading()
         return body
 
+    async def pour(self, sink: Sink) -> bool:
+        """Hand every read to `sink` within the callback that the socket's bytes came in.
+
+        Iteration without a task's turn for every event. Returns True when the response is complete
+        and False as soon as `sink` is not ready for more: what comes then is queued until the next
+        call. Raises as iteration does, and what `sink` raises.
+        """
+        while self._body is not None:
+            body = await anext(self)
+            if not sink(self.arrived_at, body):
+                return False
+        self._sink = sink
+        try:
+            while True:
+                if self._error is not None:
+                    raise self._error
+                if self._sink is None:
+                    return False
+                if self._complete:
+                    return True
+                if self._closed:
+                    raise httpx2.StreamClosed
+                await self.wait()
+        finally:
+            self._sink = None
+
     async def aclose(self) -> None:
         """Drop what is left; an unfinished response closes its connection at once."""
         self._closed = True
@@ -124,6 +156,16 @@ class EngineStream(httpx2.AsyncByteStream):
     def push(self, at: float, body: bytes) -> None:
         """Queue the body bytes of one read."""
         if self._closed:
+            return
+        sink = self._sink
+        if sink is not None:
+            try:
+                if sink(at, body):
+                    return
+            except Exception as error:  # border: the sink may raise anything; `pour` gives it back
+                self._error = error
+            self._sink = None
+            self.wake()
             return
         if self._body is None:
             self._body = body

@@ -250,7 +250,8 @@ def _usage_event(event: bytes) -> _UsageChunk | None:
         chunk = _decode_chunk(data)
     except UNREADABLE:
         return None
-    return chunk if chunk.choices == [] and chunk.usage is not None else None
+    counts = isinstance(chunk.usage, dict) and bool(chunk.usage)
+    return chunk if chunk.choices == [] and counts else None
 
 
 def _with_fingerprint(event: bytes, fingerprint: str) -> bytes:

@@ -55,7 +55,7 @@ class ResponsesReader(AnswerReader):
         if kind == "error" or name == b"error":
             self.error = True
         elif event.response is not None:
-            self._take(event.response, last=kind in _LAST)
+            self._take(event.response, last=isinstance(kind, str) and kind in _LAST)
         return 0
 
     def body(self, data: bytes) -> None:

@@ -34,7 +34,7 @@ from bench.stages import FULL, QUICK, Bench, Candidate, Plan
 
 logger = logging.getLogger("bench")
 
-_START_LIMIT = 90.0
+_START_LIMIT = 120.0
 _GROWTH = (tokgauge,)
 _MEMORY = (nginx, haproxy, tokgauge, unmeasured, plain, vllm_router, litellm)
 

@@ -53,7 +53,7 @@ class Results:
         self.values: dict[str, dict[str, list[float]]] = {}
         self.at_least: set[tuple[str, str]] = set()
         """Rates that engine and client limited: the candidate could do more."""
-        self.void: dict[str, dict[str, str]] = {}
+        self.void: dict[str, dict[str, list[str]]] = {}
         self.absent: dict[str, str] = {}
         self.cut = ""
         """Why the run ended before its end, if it did."""
@@ -64,15 +64,17 @@ class Results:
         self.values.setdefault(name, {}).setdefault(key, []).append(value)
 
     def annul(self, name: str, key: str, reason: str) -> None:
-        """Say that a figure could not be measured as it must be; its values do not count."""
-        self.void.setdefault(name, {})[key] = reason
+        """Say that a round could not be measured as it must be: it has no value, for `reason`."""
+        self.void.setdefault(name, {}).setdefault(key, []).append(reason)
+
+    def is_void(self, name: str, key: str) -> bool:
+        """Whether no round of a figure counts."""
+        return key in self.void.get(name, {}) and not self.values.get(name, {}).get(key)
 
     def median(self, name: str, key: str) -> float | None:
-        """The median over the rounds; None when void or not measured."""
+        """The median over the rounds that count; None when there is none."""
         values = self.values.get(name, {}).get(key)
-        if not values or key in self.void.get(name, {}):
-            return None
-        return statistics.median(values)
+        return statistics.median(values) if values else None
 
     def spread(self, name: str, key: str) -> float | None:
         """Half the range of the rounds as a share of their median."""

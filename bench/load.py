@@ -155,7 +155,7 @@ async def connect(port: int, count: int, tally: Tally) -> list[Connection]:
 
 
 async def open_streams(
-    port: int, count: int, tally: Tally, *, timeout: float = 30.0
+    port: int, count: int, tally: Tally, *, timeout: float = 10.0
 ) -> list[Connection]:
     """Open `count` streams; returns when each has had its first event. Raises LoadError."""
     loop = asyncio.get_running_loop()

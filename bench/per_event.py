@@ -24,7 +24,6 @@ from proxy.measurement import Measurement
 from proxy.metrics import Metrics
 from proxy.observation import Observation, Observer
 from proxy.settings import Settings
-from proxy.wire.sse import EventReader
 
 _STREAMS = 64
 _ROUNDS = 250
@@ -141,21 +140,6 @@ def _measuring(*, asks_for_usage: bool) -> float:
     return _time(prepare)
 
 
-def _splitting() -> float:
-    chunks = [EVENT % at for at in range(_EVENTS)]
-
-    def prepare() -> Callable[[], None]:
-        feed = EventReader().feed
-
-        def work() -> None:
-            for data in chunks:
-                feed(data)
-
-        return work
-
-    return _time(prepare)
-
-
 def measure() -> dict[str, float]:
     """Microseconds for one event, by what is done with it."""
     gc.collect()
@@ -164,7 +148,6 @@ def measure() -> dict[str, float]:
         return {
             "msgspec_event_us": _decoding(EVENT_BYTES),
             "msgspec_reference_us": _decoding(REFERENCE_BYTES),
-            "sse_us": _splitting(),
             "measuring_us": _measuring(asks_for_usage=True),
             "measuring_and_hiding_us": _measuring(asks_for_usage=False),
         }

@@ -24,7 +24,6 @@ _LIBRARIES = ("uvloop", "httptools", "uvicorn", "msgspec", "prometheus-client", 
 _PER_EVENT = {
     "msgspec_event_us": "msgspec alone decodes the event",
     "msgspec_reference_us": "msgspec alone decodes one of 250 bytes (the yardstick)",
-    "sse_us": "splitting bytes into events",
     "measuring_us": "measuring: splitting, JSON, timeline, metrics",
     "measuring_and_hiding_us": "the same and hiding usage that the client did not ask for",
 }
@@ -107,8 +106,9 @@ def show(
     for name, reason in results.absent.items():
         console.print(f"absent: {name}: {reason}", soft_wrap=True)
     for name, void in results.void.items():
-        for key, reason in void.items():
-            console.print(f"void: {name}: {key}: {reason}", soft_wrap=True)
+        for key, reasons in void.items():
+            for reason in reasons:
+                console.print(f"void round: {name}: {key}: {reason}", soft_wrap=True)
     if per_event is not None:
         console.print(_per_event(per_event))
     console.print(_goals(verdicts))
@@ -130,7 +130,7 @@ def _figures(results: Results) -> Table:
 
 
 def _cell(results: Results, name: str, figure: Figure) -> str:
-    if figure.key in results.void.get(name, {}):
+    if results.is_void(name, figure.key):
         return "void"
     middle = results.median(name, figure.key)
     if middle is None:

@@ -21,7 +21,7 @@ logger = logging.getLogger("bench")
 INTERVAL = 0.02
 """Seconds between the events of a stream, as of a model that writes 50 tokens a second."""
 
-STREAMS = (64, 16, 4)
+STREAMS = (64, 16, 4, 1)
 """Streams for the CPU time of an event: the first number that a candidate can keep up with."""
 
 CONNECTIONS = 32
@@ -209,7 +209,7 @@ class Bench:
             for count in self._plan.memory_streams:
                 with self._annulling(candidate, f"memory_{count}_kib"):
                     more = count - len(streams)
-                    streams += await load.open_streams(candidate.port, more, tally)
+                    streams += await load.open_streams(candidate.port, more, tally, timeout=30.0)
                     await asyncio.sleep(1.0)
                     if tally.failures:
                         raise load.LoadError(f"{tally.failures} of {count} streams failed")

@@ -34,6 +34,15 @@ _INTERVAL = 0.02
 REFERENCE_BYTES = 250
 """Size of the event whose decoding by msgspec is the yardstick."""
 
+_TOKENS = tuple(
+    json.dumps(text, ensure_ascii=False)[1:-1].encode()
+    for text in (
+        " the", " memory", ",", " bandwidth", "\n\n", " of", " a", " GPU", " isn't", ".",
+        ' "fast"', " \N{EN DASH}", " 42", "ing", " \N{LATIN SMALL LETTER E WITH ACUTE}", " x",
+    )
+)  # fmt: skip
+"""What events say, in turn: words, marks, escapes, characters of several bytes."""
+
 _HEADERS = {"content-type": "text/event-stream; charset=utf-8"}
 _PATH = b"/v1/chat/completions"
 
@@ -112,11 +121,26 @@ class _Rig:
         raise RuntimeError(f"measuring failed in {where}")
 
 
-def _measuring(*, asks_for_usage: bool) -> float:
+def _events() -> list[bytes]:
+    return [(EVENT % 0).replace(b"000000000", _TOKENS[at % len(_TOKENS)]) for at in range(_ROUNDS)]
+
+
+def _with_logprobs() -> list[bytes]:
+    """Events that differ in more than their text."""
+    return [
+        event.replace(
+            b'"logprobs":null',
+            b'"logprobs":{"content":[{"token":"a","logprob":-%d.%06d,"bytes":[97],'
+            b'"top_logprobs":[]}]}' % (at % 7, at * 7919 % 1_000_000),
+        )
+        for at, event in enumerate(_events())
+    ]
+
+
+def _measuring(chunks: list[bytes], *, asks_for_usage: bool) -> float:
     """Microseconds for all of it: splitting, JSON, timeline, a tick of the live meter for every
     second of the streams, and the exchanges' ends in the metrics."""
     rig = _Rig()
-    chunks = [EVENT % at for at in range(_ROUNDS)]
 
     def prepare() -> Callable[[], None]:
         observations = [rig.begin(asks_for_usage=asks_for_usage) for _ in range(_STREAMS)]
@@ -148,8 +172,9 @@ def measure() -> dict[str, float]:
         return {
             "msgspec_event_us": _decoding(EVENT_BYTES),
             "msgspec_reference_us": _decoding(REFERENCE_BYTES),
-            "measuring_us": _measuring(asks_for_usage=True),
-            "measuring_and_hiding_us": _measuring(asks_for_usage=False),
+            "measuring_us": _measuring(_events(), asks_for_usage=True),
+            "measuring_and_hiding_us": _measuring(_events(), asks_for_usage=False),
+            "measuring_logprobs_us": _measuring(_with_logprobs(), asks_for_usage=True),
         }
     finally:
         gc.enable()

@@ -26,6 +26,7 @@ _PER_EVENT = {
     "msgspec_reference_us": "msgspec alone decodes one of 250 bytes (the yardstick)",
     "measuring_us": "measuring: splitting, JSON, timeline, metrics",
     "measuring_and_hiding_us": "the same and hiding usage that the client did not ask for",
+    "measuring_logprobs_us": "measuring events with log probabilities",
 }
 
 

@@ -17,7 +17,7 @@ from typing import Any, Self
 import uvicorn
 from prometheus_client.multiprocess import mark_process_dead
 from uvicorn.config import STARTUP_FAILURE
-from uvicorn.supervisors.multiprocess import Multiprocess
+from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from proxy.app import App
 from proxy.pages import DRAINING
@@ -29,8 +29,8 @@ logger = logging.getLogger("tokgauge")
 _BACKLOG = 4096
 
 _WORKER_PATIENCE = 60
-"""Seconds in which a worker must answer its supervisor: on a busy machine it imports for longer
-than uvicorn's default of 5, and would be killed and started again for ever."""
+"""Seconds for a new worker to begin when SIGHUP renews them: on a busy machine it imports for
+longer than uvicorn's default of 5."""
 
 
 class ProxyServer(uvicorn.Server):
@@ -75,7 +75,22 @@ class _Supervisor(Multiprocess):
         self.should_exit.set()
 
     def keep_subprocess_alive(self) -> None:
-        super().keep_subprocess_alive()
+        """Replace workers that have ended.
+
+        uvicorn also kills those that do not answer a ping in time, which on a busy machine hits
+        workers that still import, over and over; and waiting for an answer holds up signals.
+        """
+        for index, process in enumerate(self.processes):
+            if process.process.is_alive():
+                continue
+            process.kill()  # closes its pipes
+            process.join()
+            if process.exitcode == STARTUP_FAILURE:
+                self.should_exit.set()  # the next one would fail the same way
+                return
+            logger.error("worker %s ended (code %s): replaced", process.pid, process.exitcode)
+            self.processes[index] = Process(self.config, self.sockets)
+            self.processes[index].start()
         workers = {process.pid for process in self.processes}
         for gone in self._workers - workers:
             # Its counters still count; what it had in flight is no more.

@@ -17,6 +17,8 @@ from tests.support.client import JSON, RawClient, Response, fetch, request
 from tests.support.metrics import scrape, wait_until
 from tests.support.process import Process, run, serving, status
 
+pytestmark = pytest.mark.timeout(240)  # starting processes takes long on a busy machine
+
 CHAT = "/v1/chat/completions"
 MODEL = "Qwen/Qwen2.5-7B-Instruct"
 PROMPT = "the-prompt-of-nobody"
@@ -188,7 +190,7 @@ def in_flight(proxy: Process) -> float:
 
 
 def settled(proxy: Process, count: int) -> None:
-    wait_until(lambda: counted(proxy) == count, 10, f"{count} requests counted")
+    wait_until(lambda: counted(proxy) == count, 30, f"{count} requests counted")
 
 
 def test_workers_are_one_in_the_metrics_even_when_one_dies(engine: str, tmp_path: Path) -> None:
@@ -206,24 +208,23 @@ def test_workers_are_one_in_the_metrics_even_when_one_dies(engine: str, tmp_path
 
         before = workers_of(proxy)
         assert len(before) == 2
-        streams = [Stream(proxy.port, 2000) for _ in range(4)]
+        streams = [Stream(proxy.port, 20_000) for _ in range(4)]
         wait_until(
             lambda: in_flight(proxy) == 4,
-            10, "four in flight",
+            30, "four in flight",
         )  # fmt: skip
         victim = before.pop()
         psutil.Process(victim).kill()
         wait_until(
             lambda: len(workers_of(proxy)) == 2 and victim not in workers_of(proxy),
-            20, "a new worker",
+            60, "a new worker",
         )  # fmt: skip
         settled(proxy, 12)
-        time.sleep(0.5)  # the clients of the dead worker have seen the end by now
-        alive = sum(stream.running() for stream in streams)
         wait_until(
-            lambda: in_flight(proxy) == alive,
-            10, "what the dead worker carried is no longer in flight",
-        )  # fmt: skip
+            lambda: in_flight(proxy) == sum(stream.running() for stream in streams),
+            30,
+            "what the dead worker carried is no longer in flight",
+        )
         for _ in range(6):
             assert ask(proxy.port).status == 200
         settled(proxy, 18)

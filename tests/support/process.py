@@ -24,7 +24,7 @@ def environment(**variables: str) -> dict[str, str]:
     return {**kept, **variables}
 
 
-def run(*arguments: str, timeout: float = 30, **variables: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, timeout: float = 90, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a command that ends by itself."""
     return subprocess.run(
         [sys.executable, "-c", CODE, *arguments],
@@ -49,7 +49,7 @@ class Process:
     def start(self) -> Self:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        if not self._listened.wait(30) or not self.port:
+        if not self._listened.wait(60) or not self.port:
             raise AssertionError(f"it did not start: {''.join(self.said)}")
         return self
 
@@ -109,7 +109,7 @@ def serving(
         try:
             process.start()
             path = "/tokgauge/readyz" if ready else "/tokgauge/healthz"
-            wait_until(lambda: status(process.port, path) == 200, 30, f"{path} says 200")
+            wait_until(lambda: status(process.port, path) == 200, 60, f"{path} says 200")
             yield process
         finally:
             if popen.poll() is None:

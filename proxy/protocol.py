@@ -48,6 +48,9 @@ class Cycle(RequestResponseCycle):
     _framing = b""
     """How the answer's body is framed: `chunked`, `length`, `close` or `none`."""
 
+    _held = b""
+    """The answer's head, until its first bytes of body come or the event loop turns."""
+
     async def run_asgi(self, app: Any) -> None:
         try:
             await app(self.scope, self.receive, self.send)
@@ -62,6 +65,7 @@ class Cycle(RequestResponseCycle):
 
     def _cut(self) -> None:
         """End an unfinished answer so that the client can tell that it is not complete."""
+        self._release_head()
         if self._framing == b"close":
             # An answer that ends with the connection looks complete unless it is reset.
             sock = self.transport.get_extra_info("socket")
@@ -79,7 +83,9 @@ class Cycle(RequestResponseCycle):
         if not self.response_started:
             self.response_started = True
             self.waiting_for_100_continue = False
-            self.transport.write(self._head(message["status"], message["headers"]))
+            # A short answer is one write then, and one wake-up of the client.
+            self._held = self._head(message["status"], message["headers"])
+            asyncio.get_running_loop().call_soon(self._release_head)
             return
         body = message.get("body", b"")
         if body:
@@ -94,14 +100,25 @@ class Cycle(RequestResponseCycle):
         if self._framing == b"chunked":
             size = len(body)
             line = _CHUNK_LINES[size] if size < len(_CHUNK_LINES) else b"%x\r\n" % size
-            self.transport.write(line + body + b"\r\n")
-        elif self._framing != b"none":
-            self.transport.write(body)
+            body = line + body + b"\r\n"
+        elif self._framing == b"none":
+            return True
+        if self._held:
+            body = self._held + body
+            self._held = b""
+        self.transport.write(body)
         return not self.flow.write_paused
 
+    def _release_head(self) -> None:
+        head, self._held = self._held, b""
+        if head and not self.transport.is_closing():
+            self.transport.write(head)
+
     def _complete(self) -> None:
-        if self._framing == b"chunked":
-            self.transport.write(b"0\r\n\r\n")
+        end = self._held + b"0\r\n\r\n" if self._framing == b"chunked" else self._held
+        self._held = b""
+        if end:
+            self.transport.write(end)
         self.response_complete = True
         self.message_event.set()
         if not self.keep_alive:

@@ -1,0 +1,233 @@
+"""Overview: is it normal?"""
+
+from __future__ import annotations
+
+from defined import help_text
+from panels import Json, Query, State, dashboard, gauge, stat, state_timeline, table, timeseries
+from queries import increase, quantile, rate, select
+from shared import (
+    CONTENTION,
+    EFFICIENCY_STEPS,
+    HOLDS,
+    LEVELS,
+    UP,
+    UP_STEPS,
+    documents,
+    gpu,
+    judged_efficiency,
+    model,
+    one_of,
+    runbooks,
+    targets,
+)
+
+_TTFT = "tokgauge_time_to_first_token_seconds"
+_WAIT = "tokgauge_silent_wait_seconds"
+_RATE = "tokgauge_decode_tokens_per_second"
+
+
+def board() -> Json:
+    """The dashboard to look at first."""
+    efficiency = judged_efficiency()
+    ceiling = select("tokgauge_ceiling_tokens_per_second")
+    truncated = increase("tokgauge_truncations_total", "$__rate_interval", by="model")
+    choices = increase("tokgauge_finish_reasons_total", "$__rate_interval", by="model")
+    return dashboard(
+        "tokgauge-overview",
+        "tokgauge: overview",
+        "Is it normal? Speed against the hardware's ceiling, waiting, and why when it is low.",
+        [*targets(), model(), gpu()],
+        {
+            "Is it normal?": [
+                gauge(
+                    "Efficiency",
+                    help_text("tokgauge_efficiency_ratio")
+                    + " Below 50 % suspect, to 70 % watch, from 70 % healthy; 85 to 92 % is as "
+                    "good as hardware gets.",
+                    "percentunit",
+                    Query(efficiency, "{{instance}} {{model}}"),
+                    steps=EFFICIENCY_STEPS,
+                    links=runbooks("TokgaugeEfficiencyLow", "TokgaugeAboveCeiling"),
+                ),
+                stat(
+                    "Verdict",
+                    help_text("tokgauge_verdict"),
+                    "none",
+                    Query(
+                        one_of("tokgauge_verdict", "level", "instance, model", LEVELS),
+                        "{{instance}} {{model}}",
+                    ),
+                    states=list(LEVELS.values()),
+                    links=runbooks("TokgaugeEfficiencyLow"),
+                    height=8,
+                ),
+                stat(
+                    "Contention",
+                    help_text("tokgauge_gpu_contention"),
+                    "none",
+                    Query(
+                        one_of("tokgauge_gpu_contention", "state", "instance, gpu", CONTENTION),
+                        "{{instance}} GPU {{gpu}}",
+                    ),
+                    states=list(CONTENTION.values()),
+                    links=runbooks("TokgaugeNeighbourActive"),
+                    height=8,
+                ),
+                stat(
+                    "Engine reachable",
+                    help_text("tokgauge_upstream_up"),
+                    "none",
+                    Query(select("tokgauge_upstream_up"), "{{upstream}}"),
+                    states=UP,
+                    steps=UP_STEPS,
+                    links=runbooks("TokgaugeUpstreamDown"),
+                    height=8,
+                ),
+                stat(
+                    "Output, all streams",
+                    help_text("tokgauge_output_tokens_per_second"),
+                    "suffix: tok/s",
+                    Query(f"sum({select('tokgauge_output_tokens_per_second')})", "output"),
+                    decimals=1,
+                    height=8,
+                ),
+                stat(
+                    "Ceiling of one stream",
+                    help_text("tokgauge_ceiling_tokens_per_second"),
+                    "suffix: tok/s",
+                    Query(ceiling, "{{model}} ({{basis}})"),
+                    decimals=1,
+                    links=documents("measuring.md#the-ceiling"),
+                    height=8,
+                ),
+            ],
+            "Speed": [
+                timeseries(
+                    "Efficiency against its bands",
+                    "The gauge above over time. Red below 50 %, orange to 70 %, green above. A gap "
+                    "means that it could not be judged: no traffic, or prefills only.",
+                    "percentunit",
+                    Query(efficiency, "{{instance}} {{model}} ({{basis}})"),
+                    steps=EFFICIENCY_STEPS,
+                    links=runbooks("TokgaugeEfficiencyLow", "TokgaugeEfficiencyLowContended"),
+                ),
+                timeseries(
+                    "One stream and its ceiling",
+                    "Median decode rate of a stream, and the most that the memory allows one "
+                    "stream on both bases. In a batch each stream is rightly far below the "
+                    "ceiling: judge by efficiency, not by this distance.",
+                    "suffix: tok/s",
+                    Query(quantile(0.5, _RATE, "model"), "{{model}} median of a stream"),
+                    Query(f"max by (model, basis) ({ceiling})", "{{model}} ceiling ({{basis}})"),
+                    links=documents("measuring.md#the-ceiling"),
+                ),
+                timeseries(
+                    "Output of all streams",
+                    help_text("tokgauge_output_tokens_per_second"),
+                    "suffix: tok/s",
+                    Query(select("tokgauge_output_tokens_per_second"), "{{instance}} {{model}}"),
+                ),
+                state_timeline(
+                    "Verdict over time",
+                    "Which level held when.",
+                    Query(
+                        one_of("tokgauge_verdict", "level", "instance, model", LEVELS),
+                        "{{instance}} {{model}}",
+                    ),
+                    states=list(LEVELS.values()),
+                    links=runbooks("TokgaugeEfficiencyLow"),
+                ),
+                state_timeline(
+                    "Causes that the verdict names",
+                    "A cause is named only with evidence of its own; nothing here while the "
+                    "verdict is healthy.",
+                    Query(
+                        f"max by (instance, cause) ({select('tokgauge_verdict_cause')}) == 1",
+                        "{{instance}} {{cause}}",
+                    ),
+                    states=(State(1, "named", "orange"),),
+                    no_value="no cause named",
+                    links=runbooks("TokgaugeEfficiencyLow", "TokgaugeKvCacheSlowsDecoding"),
+                ),
+            ],
+            "What people notice": [
+                timeseries(
+                    "Time to first token",
+                    help_text(_TTFT),
+                    "s",
+                    Query(quantile(0.5, _TTFT, "model"), "{{model}} median"),
+                    Query(quantile(0.95, _TTFT, "model"), "{{model}} 95 %"),
+                    links=runbooks("TokgaugeTimeToFirstTokenHigh"),
+                ),
+                timeseries(
+                    "Silent wait (95 %)",
+                    help_text(_WAIT) + ' The most frequent cause of "slow".',
+                    "s",
+                    Query(quantile(0.95, _WAIT, "stream", stream="true"), "streamed"),
+                    Query(quantile(0.95, _WAIT, "stream", stream="false"), "not streamed"),
+                    links=runbooks("TokgaugeSilentWaitHigh"),
+                ),
+                timeseries(
+                    "Truncated answers",
+                    "Share of the choices that ended with finish_reason=length.",
+                    "percentunit",
+                    Query(f"{truncated} / ({choices} > 0)", "{{model}}"),
+                    maximum=1,
+                    links=runbooks("TokgaugeTruncationHigh"),
+                ),
+                timeseries(
+                    "Requests by outcome",
+                    help_text("tokgauge_requests_total"),
+                    "reqps",
+                    Query(rate("tokgauge_requests_total", "outcome"), "{{outcome}}"),
+                    stacked=True,
+                    links=runbooks("TokgaugeStreamsCut"),
+                ),
+                state_timeline(
+                    "Contention over time",
+                    help_text("tokgauge_gpu_contention"),
+                    Query(
+                        one_of("tokgauge_gpu_contention", "state", "instance, gpu", CONTENTION),
+                        "{{instance}} GPU {{gpu}}",
+                    ),
+                    states=list(CONTENTION.values()),
+                    links=runbooks("TokgaugeNeighbourActive"),
+                    width=8,
+                    height=8,
+                ),
+                state_timeline(
+                    "Streams gone silent",
+                    help_text("tokgauge_streams_stalled"),
+                    Query(f"clamp_max({select('tokgauge_streams_stalled')}, 1)", "{{instance}}"),
+                    states=(State(0, "none", "green"), *HOLDS),
+                    links=runbooks("TokgaugeStreamsStalled"),
+                    width=8,
+                    height=8,
+                ),
+            ],
+            "What it is made of": [
+                table(
+                    "Where the ceiling's inputs come from",
+                    help_text("tokgauge_model_info"),
+                    Query(select("tokgauge_model_info")),
+                    {
+                        "instance": "tokgauge",
+                        "model": "model",
+                        "root": "weights",
+                        "streamed_source": "bytes read by a step",
+                        "checkpoint_source": "bytes of the checkpoint",
+                        "kv_source": "bytes of KV cache",
+                    },
+                    width=16,
+                ),
+                table(
+                    "Versions",
+                    help_text("tokgauge_build_info"),
+                    Query(select("tokgauge_build_info")),
+                    {"instance": "tokgauge", "version": "version", "python": "Python"},
+                    width=8,
+                ),
+            ],
+        },
+        documents("measuring.md", "dashboards.md"),
+    )

@@ -1,0 +1,94 @@
+"""What all dashboards have in common: variables, colours of states, links."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from panels import Json, State, Steps, chosen
+from queries import select
+
+_DOCUMENTS = "https://github.com/tokgauge/tokgauge/blob/main/docs"
+
+EFFICIENCY_STEPS: Steps = (
+    (None, "red"), (0.5, "orange"), (0.7, "green"), (0.85, "dark-green"), (1.0, "purple"),
+)  # fmt: skip
+"""Below 50 % suspect, to 70 % watch, then healthy; 85 % is as good as it gets, above 1 is wrong."""
+
+UP_STEPS: Steps = ((None, "red"), (1, "green"))
+
+UP = (State(0, "down", "red"), State(1, "up", "green"))
+
+LEVELS = {
+    "not_judged": State(0, "not judged", "text"),
+    "healthy": State(1, "healthy", "green"),
+    "watch": State(2, "watch", "orange"),
+    "suspect": State(3, "suspect", "red"),
+    "above_ceiling": State(4, "above the ceiling", "purple"),
+}
+"""`level` of tokgauge_verdict → how it is shown."""
+
+CONTENTION = {
+    "none": State(0, "none", "green"),
+    "idle_neighbours": State(1, "idle neighbours", "blue"),
+    "active_neighbours": State(2, "active neighbours", "red"),
+    "unknown": State(3, "unknown", "text"),
+}
+"""`state` of tokgauge_gpu_contention → how it is shown."""
+
+HOLDS = (State(1, "yes", "orange"),)
+
+
+def one_of(name: str, label: str, by: str, states: Mapping[str, State]) -> str:
+    """One number for the state that holds, from a metric that is 1 for it and 0 for the others."""
+    numbered = (
+        f"{state.value} * ({select(name, **{label: key})} == 1)" for key, state in states.items()
+    )
+    return f"max by ({by}) ({' or '.join(numbered)})"
+
+
+def judged_efficiency() -> str:
+    """The efficiency while the verdict judges it: not between prefills, nor with little traffic."""
+    not_judged = select("tokgauge_verdict", level="not_judged")
+    return (
+        f"{select('tokgauge_efficiency_ratio')} "
+        f"unless on (job, instance, model) ({not_judged} == 1)"
+    )
+
+
+def runbooks(*alerts: str) -> Mapping[str, str]:
+    """Links to what to do when one of the alerts fires."""
+    return {f"Runbook {alert}": f"{_DOCUMENTS}/runbooks/{alert}.md" for alert in alerts}
+
+
+def documents(*names: str) -> Mapping[str, str]:
+    """Links to documents of the project, such as `measuring.md#the-ceiling`."""
+    titles = {
+        "measuring.md": "What is measured",
+        "measuring.md#the-ceiling": "The ceiling",
+        "dashboards.md": "About these dashboards",
+    }
+    return {titles[name]: f"{_DOCUMENTS}/{name}" for name in names}
+
+
+def targets() -> Sequence[Json]:
+    """Which tokgauge: the job and the instance in Prometheus."""
+    return (
+        chosen("job", "Job", "label_values(tokgauge_build_info, job)"),
+        chosen("instance", "Instance", 'label_values(tokgauge_build_info{job=~"$job"}, instance)'),
+    )
+
+
+def model() -> Json:
+    """Which model, as the engine lists it."""
+    return chosen(
+        "model",
+        "Model",
+        'label_values(tokgauge_requests_in_flight{job=~"$job",instance=~"$instance"}, model)',
+    )
+
+
+def gpu() -> Json:
+    """Which GPU, by NVML's index."""
+    return chosen(
+        "gpu", "GPU", 'label_values(tokgauge_gpu_info{job=~"$job",instance=~"$instance"}, gpu)'
+    )

@@ -89,7 +89,8 @@ class Pacer:
         self._next = 0
 
     def set(self, *, interval: float, slots: int, events: int) -> None:
-        """Begin a new mode; streams that still run stop."""
+        """Begin a new mode; paced streams that still run go on in it."""
+        running = [stream for slot in self._slots for stream in slot]
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -99,6 +100,8 @@ class Pacer:
         if interval:
             self._at = self._loop.time() + interval / slots
             self._timer = self._loop.call_at(self._at, self._tick)
+        for stream in running:
+            self.add(stream)
 
     def add(self, stream: Engine) -> None:
         if self.interval:

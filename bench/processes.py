@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import resource
+import signal
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -16,6 +18,8 @@ import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
 """The repository: children import `bench` and `proxy` from it."""
+
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 FILES_LIMIT = 16_384
 """File descriptors that each process may have open."""
@@ -64,7 +68,7 @@ class Child:
             env={**os.environ, **(environment or {})},
             cwd=ROOT,
             start_new_session=True,
-            preexec_fn=lambda: os.sched_setaffinity(0, cores),
+            preexec_fn=lambda: _prepare(cores),
         )
 
     @property
@@ -118,6 +122,12 @@ class Child:
         traceback: TracebackType | None,
     ) -> None:  # fmt: skip
         self.stop()
+
+
+def _prepare(cores: set[int]) -> None:
+    """In the child: take its cores, and end when the bench is killed before it can stop it."""
+    os.sched_setaffinity(0, cores)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _cpu_seconds(process: psutil.Process) -> float:

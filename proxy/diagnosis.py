@@ -65,6 +65,8 @@ class Evidence:
 
     efficiency: float | None = None
     """Steps per second × bytes per step ÷ bandwidth, over the time with a sequence decoding."""
+    efficiency_unknown_because: str | None = None
+    """Why there is no efficiency: a plain clause."""
     basis: Literal["streamed", "checkpoint"] | None = None
     """What the bytes of the weights are: those that a step reads, or those of the whole file."""
     steps_source: Literal["engine", "streams"] | None = None
@@ -331,6 +333,8 @@ def _prefill_dominates(e: Evidence) -> _Refusal | None:
 
 def _no_efficiency(e: Evidence) -> _Refusal:
     why = "the share of the hardware's ceiling is not known"
+    if e.efficiency_unknown_because is not None:
+        why += f": {e.efficiency_unknown_because}"
     if e.request_ratio is not None:
         why += (
             f" (single requests ran at {_plain(e.request_ratio)} of the ceiling of a stream that is"

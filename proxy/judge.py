@@ -470,6 +470,9 @@ class Judge:
         read_ratio = self._estimated_bytes(rates, window)
         return Evidence(
             efficiency=judged.ratio if isinstance(judged, Efficiency) else None,
+            efficiency_unknown_because=(
+                judged.reason if isinstance(judged, NotJudged) else bandwidth.explanation
+            ),
             basis=judged.basis if isinstance(judged, Efficiency) else None,
             steps_source=window.steps_source if isinstance(window, Window) else None,
             tokens_per_second=_while_busy(rates, window),

@@ -103,6 +103,7 @@ def test_without_inputs_there_is_no_ratio(nvml: SimulatedNvml) -> None:
         assert page.total(name) is None, name
     assert page.total("verdict", level="not_judged") == 1
     assert live["level"] == "not_judged"
+    assert "the bytes of the weights are not known" in live["headline"]
 
 
 INPUTS = {"weights_bytes": 14.141e9, "kv_bytes_per_token": 57_344, "gpu_bandwidth": 768e9}

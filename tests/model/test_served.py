@@ -15,7 +15,9 @@ VLLM_0_32 = (
 
 
 def test_the_answer_of_a_real_engine() -> None:
-    assert base_models(json.loads(VLLM_0_32)) == (ServedModel("qwen", "/models/tiny-q", None, 512),)
+    assert base_models(json.loads(VLLM_0_32)) == (
+        ServedModel("qwen", "/models/tiny-q", None, 512, "vllm"),
+    )
 
 
 def test_adapters_are_not_the_weights() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import signal
 import statistics
 import sys
@@ -53,6 +54,8 @@ TTFT_MARGIN = 0.020
 the engine's own HTTP server."""
 TPOT_MARGIN = 0.10
 """Share by which the mean times per output token may differ."""
+READ_BYTES_MARGIN = 0.05
+"""Share by which the two counts of bytes read may differ."""
 
 
 @dataclass
@@ -348,6 +351,33 @@ def leaving_clients(sides: Sides, report: Report) -> None:
     _undisturbed(phase, sides, proxy, report)
 
 
+def second_opinion(sides: Sides, report: Report) -> None:
+    """The bytes per second of decoding that the proxy and vLLM (--enable-mfu-metrics) count."""
+    phase = "second opinion"
+    ratio = asyncio.run(_ratio_under_load(sides))
+    report.line(
+        phase, f"vLLM's estimated read bytes ÷ ours (within {READ_BYTES_MARGIN:.0%})",
+        1, _shown(ratio), ratio is not None and abs(ratio - 1) <= READ_BYTES_MARGIN,
+    )  # fmt: skip
+
+
+async def _ratio_under_load(sides: Sides) -> float | None:
+    """The proxy's figure while one stream after the other is decoded."""
+    ratio = None
+    async with Clients(sides.proxy) as clients:
+        end = time.monotonic() + 14
+        number = 0
+        while time.monotonic() < end:
+            number += 1
+            request = chat(
+                f"{number}", stream=True, max_tokens=450, extra_body={"ignore_eos": True}
+            )
+            await request.send(clients)
+            found = sides.proxy_now().total("bandwidth_disagreement_ratio")
+            ratio = found if found is not None else ratio
+    return ratio
+
+
 async def _one_leaver(sides: Sides, *, stream: bool) -> int:
     if stream:
         async with Clients(sides.proxy) as clients:
@@ -384,8 +414,20 @@ PHASES: tuple[Callable[[Sides, Report], None], ...] = (
     same_objects,
     mixed_traffic,
     timed_streams,
+    second_opinion,
     leaving_clients,
 )
+
+
+def streamed_bytes(model: Path) -> int:
+    """Bytes of all tensors but the input embedding, which a step does not read as a whole."""
+    with (model / "model.safetensors").open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return sum(
+        entry["data_offsets"][1] - entry["data_offsets"][0]
+        for name, entry in header.items()
+        if name not in ("__metadata__", "model.embed_tokens.weight")
+    )
 
 
 def _end(signum: int, _: object) -> None:
@@ -407,7 +449,7 @@ def main() -> int:
     console.print(f"logs in {logs}; vLLM takes about a minute to start")
     with (
         running_engine(options.vllm, options.model, logs / "vllm.log") as engine,
-        running_proxy(engine, logs / "proxy.log") as proxy,
+        running_proxy(engine, streamed_bytes(options.model), logs / "proxy.log") as proxy,
         httpx2.Client(timeout=30) as client,
     ):
         sides = Sides(engine, proxy, client)

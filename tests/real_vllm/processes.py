@@ -49,7 +49,7 @@ def running_engine(
         str(vllm), "serve", str(model), "--served-model-name", MODEL,
         "--host", "127.0.0.1", "--port", str(port),
         "--max-model-len", str(CONTEXT_LENGTH), "--max-num-seqs", "32",
-        "--enforce-eager", "--dtype", "float32", *extra,
+        "--enforce-eager", "--dtype", "float32", "--enable-mfu-metrics", *extra,
     ]  # fmt: skip
     with _running(command, {**os.environ, **ENGINE_ENVIRONMENT}, log) as process:
         _wait_until_ready(process, f"{url}/health", ENGINE_START_SECONDS, log)
@@ -57,11 +57,17 @@ def running_engine(
 
 
 @contextmanager
-def running_proxy(upstream: str, log: Path) -> Iterator[str]:
-    """`tokgauge serve` before `upstream`; gives its address once it knows the engine."""
+def running_proxy(upstream: str, weights_bytes: int, log: Path) -> Iterator[str]:
+    """`tokgauge serve` before `upstream`; gives its address once it knows the engine.
+
+    weights_bytes: what a decode step reads. For a checkpoint in float32 the proxy does not tell by
+    itself, nor the size of the KV cache, since engines usually cast those.
+    """
     command = [
         str(Path(sys.executable).with_name("tokgauge")), "serve",
         "--upstream", upstream, "--port", "0", "--poll-interval", "1",
+        "--weights-bytes", str(weights_bytes), "--kv-cache-dtype", "float32", "--no-nvml",
+        "--engine-metrics-interval", "1", "--rate-window", "8",
     ]  # fmt: skip
     # Somebody's own settings would change what is compared.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TOKGAUGE_")}

@@ -33,6 +33,9 @@ PROGRAM = "prometheus"
 _QUESTIONS = ("Why is the sky blue?", "What is memory bandwidth?", "Explain batching.")
 _SW_POWER_CAP = 0x4
 
+_PAUSE = 1.5
+"""Seconds between acts without requests, in which the proxy notices what has changed."""
+
 _CONFIG = """\
 global: {{scrape_interval: 1s, evaluation_interval: 1s}}
 scrape_configs:
@@ -100,8 +103,9 @@ class _Act:
 
 @contextlib.contextmanager
 def recording(pace: float = 1.0) -> Iterator[Recording]:
-    """Record about 27 s (times `pace`), then keep Prometheus answering until the block ends.
+    """Record for about 35 s, then keep Prometheus answering until the block ends.
 
+    pace: stretches the acts, and with them the proxy's window of rates.
     Raises FileNotFoundError when there is no Prometheus on this machine.
     """
     program = shutil.which(PROGRAM)
@@ -118,14 +122,15 @@ def recording(pace: float = 1.0) -> Iterator[Recording]:
             )
             with running_engine(changed(profile, acts[0].engine)) as engine:
                 settings = Settings(
-                    upstream=engine, port=0, log_level="error", rate_window=4,
-                    engine_metrics_interval=0.5, poll_interval=1, drain_timeout=1,
+                    upstream=engine, port=0, log_level="error", rate_window=4 * pace,
+                    engine_metrics_interval=0.5 * pace, poll_interval=1, drain_timeout=1,
                 )  # fmt: skip
                 with (
                     BackgroundProxy(settings) as proxy,
                     _prometheus(program, directory, proxy.port) as url,
                     httpx2.Client(base_url=url, timeout=30, trust_env=False) as client,
                 ):
+                    _wait_for_scrapes(client)
                     start = time.time()
                     asyncio.run(_play(proxy.url, engine, nvml, acts))
                     yield Recording(client, start, time.time())
@@ -192,11 +197,24 @@ def _address(process: subprocess.Popen[bytes], log: Path) -> str:
     raise RuntimeError(f"{PROGRAM} did not start:\n{log.read_text()}")
 
 
+def _wait_for_scrapes(client: httpx2.Client) -> None:
+    """Prometheus begins some seconds after it has started: until it knows the ceiling."""
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        query = "tokgauge_ceiling_tokens_per_second and on (instance) up{job='engine'} == 1"
+        got = client.get("/api/v1/query", params={"query": query}).json()
+        if got["data"]["result"]:
+            return
+        time.sleep(0.2)
+    raise RuntimeError(f"{PROGRAM} has scraped nothing")
+
+
 async def _play(url: str, engine: str, nvml: SimulatedNvml, acts: Sequence[_Act]) -> None:
     async with httpx2.AsyncClient(timeout=30, trust_env=False) as client:
         for act in acts:
             nvml.scene = act.gpu
             (await client.post(f"{engine}/simulator/profile", json=act.engine)).raise_for_status()
+            await asyncio.sleep(_PAUSE)
             people = [
                 asyncio.create_task(_ask_again_and_again(client, url, number))
                 for number in range(act.people)
@@ -217,7 +235,7 @@ async def _ask_again_and_again(client: httpx2.AsyncClient, url: str, number: int
         }
         if turn % 3 == 1:
             body["max_tokens"] = 24
-        headers = {"x-simulate": "cut-after=12"} if turn % 7 == 6 else {}
+        headers = {"x-simulate": "cut-after=12"} if turn % 7 == 6 and body["stream"] else {}
         with contextlib.suppress(httpx2.TransportError):
             async with client.stream(
                 "POST", f"{url}/v1/chat/completions", json=body, headers=headers

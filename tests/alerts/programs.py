@@ -5,8 +5,12 @@ import shutil
 
 import pytest
 
-_DEBIAN = {"prometheus": "prometheus", "promtool": "prometheus",
-           "alertmanager": "prometheus-alertmanager", "amtool": "prometheus-alertmanager"}  # fmt: skip
+_DEBIAN = {
+    "prometheus": "prometheus",
+    "promtool": "prometheus",
+    "alertmanager": "prometheus-alertmanager",
+    "amtool": "prometheus-alertmanager",
+}
 
 
 def program(name: str) -> str:

@@ -113,9 +113,8 @@ def efficiency_above(prometheus: Prometheus, limit: float) -> bool:
 
 def check_every_expression(prometheus: Prometheus, url: str) -> None:
     """Each rule and each query of the runbooks is answered; each name passes the linter."""
-    evaluated = wait_until(
-        "all rules evaluated", lambda at=time.time(): prometheus.rules_evaluated_since(at), 20
-    )
+    now = time.time()
+    evaluated = wait_until("all evaluated", lambda: prometheus.rules_evaluated_since(now), 20)
     assert [rule["name"] for rule in evaluated if rule["health"] != "ok"] == []
     for rule in (*rules("recording_rules.yml"), *rules("alerts.yml")):
         prometheus.query(rule["expr"])

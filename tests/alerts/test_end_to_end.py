@@ -21,7 +21,7 @@ from proxy.simulator.story import Act, story
 from tests.alerts import services
 from tests.alerts.programs import program
 from tests.alerts.services import Prometheus, Webhook, wait_until
-from tests.alerts.test_rules import queries_of_runbooks, rules, run
+from tests.alerts.test_rules import documented_queries, rules, run
 
 STREAMS = 4
 CONTENDED = "TokgaugeEfficiencyLowContended"
@@ -112,13 +112,13 @@ def efficiency_above(prometheus: Prometheus, limit: float) -> bool:
 
 
 def check_every_expression(prometheus: Prometheus, url: str) -> None:
-    """Each rule and each query of the runbooks is answered; each name passes the linter."""
+    """Each rule and each documented query is answered; each name passes the linter."""
     now = time.time()
     evaluated = wait_until("all evaluated", lambda: prometheus.rules_evaluated_since(now), 20)
     assert [rule["name"] for rule in evaluated if rule["health"] != "ok"] == []
     for rule in (*rules("recording_rules.yml"), *rules("alerts.yml")):
         prometheus.query(rule["expr"])
-    for _, query in queries_of_runbooks():
+    for _, query in documented_queries():
         prometheus.query(query)
     assert prometheus.query("vllm:num_preemptions_total"), "the engine's own metrics are scraped"
     scrape = httpx2.get(f"{url}/tokgauge/metrics", trust_env=False).text

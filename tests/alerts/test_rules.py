@@ -124,24 +124,25 @@ def test_runbooks_have_the_same_parts(alert: str) -> None:
     assert "```" in check, "a command or a query to copy"
 
 
-def queries_of_runbooks() -> list[tuple[str, str]]:
+def documented_queries() -> list[tuple[str, str]]:
+    """The queries of the runbooks and of docs/several-engines.md, with the page's name."""
     return [
-        (page.stem, query.strip())
-        for page in sorted(RUNBOOKS.glob("*.md"))
+        (page.stem.replace("-", "_"), query.strip())
+        for page in (*sorted(RUNBOOKS.glob("*.md")), ROOT / "docs" / "several-engines.md")
         for block in re.findall(r"```promql\n(.*?)```", page.read_text(), re.DOTALL)
         for query in block.split("\n\n")
     ]
 
 
-def test_queries_of_the_runbooks_can_be_parsed(tmp_path: Path) -> None:
+def test_documented_queries_can_be_parsed(tmp_path: Path) -> None:
     """As expressions of recording rules, which promtool parses."""
     written = {
         "groups": [
             {
-                "name": "runbooks",
+                "name": "documented",
                 "rules": [
                     {"record": f"q:{page}:{number}", "expr": query}
-                    for number, (page, query) in enumerate(queries_of_runbooks())
+                    for number, (page, query) in enumerate(documented_queries())
                 ],
             }
         ]

@@ -13,7 +13,7 @@ from proxy.model import ceiling
 from proxy.model.kv import KvCache, KvUnknown
 from proxy.model.weights import Basis, WeightsFound
 
-MIN_STEPS = 50
+MIN_STEPS = 30
 """Fewer steps in a window say more about its edges than about the engine."""
 
 MIN_BUSY_SECONDS = 1.0

@@ -32,6 +32,10 @@ _UNBOUNDED = (b'"image', b'"input_image', b'"audio', b'"input_audio', b'"video',
 """Parts of a request that stand for more tokens than they have bytes."""
 
 
+_NOT_CARRIED = ("upstream_unreachable", "timeout", "rejected")
+"""Outcomes of requests that the engine may never have had."""
+
+
 class Gaps:
     """Gaps between token events as counts per histogram bucket, so that each costs no lock.
 
@@ -319,7 +323,7 @@ class Exchange:
             time_to_first_token=first_token,
             time_to_first_output=_since(started, self._first_output_at),
             silent_wait=self._silent_wait(first_token, duration),
-            overhead=self._overhead(started),
+            overhead=self._overhead(started, outcome),
             prompt_tokens=usage.prompt if usage else None,
             cached_prompt_tokens=usage.cached_prompt if usage else None,
             completion_tokens=completion,
@@ -402,8 +406,8 @@ class Exchange:
             return first_token
         return duration if self.reader is not None and self.reader.finished else None
 
-    def _overhead(self, started: float) -> float | None:
-        if self._sent_at is None:
+    def _overhead(self, started: float, outcome: Outcome) -> float | None:
+        if self._sent_at is None or outcome in _NOT_CARRIED:
             return None
         return max(0.0, self._sent_at - started) + self._in_proxy
 

@@ -476,7 +476,7 @@ class Judge:
             basis=judged.basis if isinstance(judged, Efficiency) else None,
             steps_source=window.steps_source if isinstance(window, Window) else None,
             tokens_per_second=_while_busy(rates, window),
-            decoded_tokens=round(decoded.sequence_events),
+            decoded_tokens=_decoded_tokens(decoded, rates),
             window_seconds=decoded.seconds,
             busy_ratio=decoded.busy_seconds / decoded.seconds if decoded.seconds else None,
             enough_traffic=None if has_ratio or not _lacks_traffic(judged) else False,
@@ -543,6 +543,13 @@ def _prefill(rates: EngineRates) -> float | None:
     if per_iteration is None or share is None:
         return None
     return prefill_share(per_iteration * share)
+
+
+def _decoded_tokens(decoded: Decoded, rates: EngineRates | None) -> int:
+    """Tokens of the window: by the engine, which also counts what is not streamed, else events."""
+    if rates is not None and rates.generation_tokens_per_second is not None:
+        return round(rates.generation_tokens_per_second * rates.seconds)
+    return round(decoded.sequence_events)
 
 
 def _while_busy(rates: EngineRates | None, window: Window | NotJudged) -> float | None:

@@ -297,6 +297,9 @@ class Relay:
             ),
             upload or httpx2.ByteStream(body if changed is None else changed),
         )
+        # The exact moment comes with the answer; until then, and an answer that is not streamed
+        # may take long, this one tells since when the engine has been busy with it.
+        observation.request_sent(monotonic())
         try:
             try:
                 return await upstream.send(request)

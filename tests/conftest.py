@@ -49,7 +49,7 @@ def start_proxy(**settings: Any) -> "BackgroundProxy":
     from proxy.server import BackgroundProxy
     from proxy.settings import Settings
 
-    return BackgroundProxy(Settings(**{"models": MODELS, "port": 0, **settings}))
+    return BackgroundProxy(Settings(**{"models": MODELS, "port": 0, "nvml": False, **settings}))
 
 
 @pytest.fixture(scope="session")

@@ -109,6 +109,25 @@ def test_without_inputs_there_is_no_ratio(nvml: SimulatedNvml) -> None:
 INPUTS = {"weights_bytes": 14.141e9, "kv_bytes_per_token": 57_344, "gpu_bandwidth": 768e9}
 
 
+def test_answers_in_one_piece_are_judged_too() -> None:
+    """Nothing is streamed: the engine's own count of steps is all there is."""
+    with (
+        running_engine() as url,
+        BackgroundProxy(Settings(upstream=url, nvml=False, **INPUTS, **FAST)) as proxy,
+    ):
+        for _ in range(2):
+            httpx2.post(
+                f"{proxy.url}/v1/completions",
+                json={"model": MODEL, "max_tokens": 100, "ignore_eos": True, "prompt": "a"},
+                timeout=60,
+            )
+        time.sleep(0.5)
+        page = scrape(proxy.port)
+        live = httpx2.get(f"{proxy.url}/tokgauge/live").json()["verdict"]
+    assert page.total("efficiency_ratio") == pytest.approx(0.747, rel=0.1)
+    assert live["level"] == "healthy"
+
+
 def test_an_idle_hour_is_not_judged() -> None:
     settings = Settings(upstream="http://127.0.0.1:9", nvml=False, **INPUTS, **FAST)
     with BackgroundProxy(settings) as proxy:

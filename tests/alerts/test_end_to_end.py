@@ -168,19 +168,16 @@ def play(directory: Path, gpu: SimulatedNvml, healthy: Act, contended: Act) -> N
             assert prometheus.fired_between(at, time.time()) <= {CONTENDED, NEIGHBOUR}
             wait_until("both fire", lambda: prometheus.firing() == {CONTENDED, NEIGHBOUR}, 20)
 
-            at = time.time()
             gpu.scene = healthy.gpu
             change(port, healthy.engine)
             traffic.max_tokens = 15
             arrived(webhook, CONTENDED, "resolved", 60)
             arrived(webhook, TRUNCATION, "firing", 60)
-            assert prometheus.firing() == {TRUNCATION}
+            wait_until("nothing else fires", lambda: prometheus.firing() == {TRUNCATION}, 20)
             traffic.max_tokens = 100
 
         # Dead: nobody asks either, so that only the proxy's own look can tell.
-        at = time.time()
         arrived(webhook, DOWN, "firing", 30)
-        assert DOWN in prometheus.fired_between(at, time.time())
 
         with engine(directory, port, healthy.engine), Traffic(proxy.url):
             arrived(webhook, DOWN, "resolved", 30)

@@ -6,7 +6,7 @@ PYTHON := $(shell for name in python3.13 python3.12 python3.11 python3; do \
 	&& echo "$$name" && break; done)
 PIP := .venv/bin/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: demo test services
+.PHONY: demo test services bench
 
 demo: .venv/installed-demo
 	.venv/bin/tokgauge demo
@@ -15,7 +15,9 @@ test: .venv/installed-test services
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
-	.venv/bin/pytest
+	.venv/bin/mypy grafana
+	.venv/bin/pytest -n 2 --dist loadfile -m "not alone"
+	.venv/bin/pytest -m alone
 
 # What some tests start by themselves. Without root they are left out, with a message.
 services:
@@ -36,3 +38,7 @@ services:
 .venv/installed-test: requirements-dev.lock .venv/installed-demo
 	$(PIP) --require-hashes -r requirements-dev.lock
 	@touch $@
+
+# The proxy beside others on this machine, about a quarter of an hour: see bench/README.md.
+bench: .venv/installed-test
+	bench/run

@@ -20,6 +20,8 @@ from proxy.simulator.server import running_engine
 from proxy.simulator.story import story
 from tests.support.metrics import Scrape, scrape, wait_until
 
+pytestmark = pytest.mark.alone
+
 MODEL = "Qwen/Qwen2.5-7B-Instruct"
 
 FAST = {"rate_window": 3, "engine_metrics_interval": 0.3, "poll_interval": 0.5, "port": 0}

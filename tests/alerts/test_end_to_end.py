@@ -23,6 +23,8 @@ from tests.alerts.programs import program
 from tests.alerts.services import Prometheus, Webhook, wait_until
 from tests.alerts.test_rules import documented_queries, rules, run
 
+pytestmark = pytest.mark.alone
+
 STREAMS = 4
 CONTENDED = "TokgaugeEfficiencyLowContended"
 TRUNCATION = "TokgaugeTruncationHigh"

@@ -35,6 +35,8 @@ from tests.support.engine import (
     usage_event,
 )
 
+pytestmark = pytest.mark.alone
+
 CHAT = "/v1/chat/completions"
 TOKENS = 40
 

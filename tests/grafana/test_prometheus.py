@@ -11,6 +11,8 @@ import pytest
 from generate import dashboards
 from recording import PROGRAM, Recording, recording
 
+pytestmark = pytest.mark.alone
+
 BOARDS = dashboards()
 
 EMPTY = {

@@ -15,6 +15,8 @@ from proxy.simulator.scheduler import Generation, Output, Piece, Scheduler, Sequ
 from proxy.simulator.server import running_engine
 from tests.simulator.raw import exchange
 
+pytestmark = pytest.mark.alone
+
 CHAT = "/v1/chat/completions"
 
 

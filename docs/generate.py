@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
 from prometheus_client.metrics import MetricWrapperBase
 from pydantic.fields import FieldInfo
 
@@ -148,7 +149,26 @@ def commands_table() -> Iterator[str]:
             yield f"| `tokgauge {name}` | {_cell(' '.join(first.split()))} |"
 
 
-TABLES = {"settings": settings_table, "metrics": metrics_table, "commands": commands_table}
+def alerts_table() -> Iterator[str]:
+    """The alerts of config/alerts.yml with their runbooks."""
+    yield "| alert | severity | when |"
+    yield "| --- | --- | --- |"
+    for group in yaml.safe_load((ROOT / "config" / "alerts.yml").read_text())["groups"]:
+        for rule in group["rules"]:
+            name = rule["alert"]
+            lasting = f" ({rule['for']})" if "for" in rule else ""
+            yield (
+                f"| [{name}](docs/runbooks/{name}.md) | {rule['labels']['severity']} | "
+                f"{_cell(rule['annotations']['summary'])}{lasting} |"
+            )
+
+
+TABLES = {
+    "settings": settings_table,
+    "metrics": metrics_table,
+    "commands": commands_table,
+    "alerts": alerts_table,
+}
 
 
 def documents() -> dict[Path, str]:

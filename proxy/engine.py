@@ -12,7 +12,8 @@ OTHER = "other"
 MAX_MODELS = 1000
 """Listed models beyond which further names are `other`: labels stay bounded whatever is listed."""
 
-_PATIENT = ("vllm", "sglang")
+PATIENT_ENGINES = ("vllm", "sglang")
+"""Engines that answer questions about their models while they generate."""
 
 
 class EngineFacts:
@@ -33,7 +34,7 @@ class EngineFacts:
     def learn_models(self, body: bytes) -> None:
         """Take the body of `GET /v1/models`. Raises `msgspec.MsgspecError` when it is not JSON."""
         cards = served_models(msgspec.json.decode(body))[:MAX_MODELS]
-        self.may_be_asked_while_busy = any(card.owned_by in _PATIENT for card in cards)
+        self.may_be_asked_while_busy = any(card.owned_by in PATIENT_ENGINES for card in cards)
         self._listed = {card.id: card for card in cards}
 
     def label(self, model: str | None) -> str:

@@ -29,7 +29,7 @@ from proxy.efficiency import (
     prefill_share,
     request_ratio,
 )
-from proxy.engine import EngineFacts
+from proxy.engine import PATIENT_ENGINES, EngineFacts
 from proxy.engine_metrics import EngineRates, EngineReading
 from proxy.exchange import Exchange
 from proxy.gpu import figures as gpu_figures
@@ -90,6 +90,7 @@ class Judge:
         self._model: ModelBytes | None = None
         self._model_of: tuple[str | None, str | None] | None = None
         self._model_read_at = float("-inf")
+        self._kv_cache_dtype: str | None = None
         self._last_ended_at: float | None = None
         self._tokens = 0
         self._events = 0
@@ -109,7 +110,7 @@ class Judge:
                     if self._is_the_one():
                         await self._look(upstream)
                     else:
-                        self._published.load()
+                        self._learn_from_the_one()
                         await self._read_model()
                 except Exception as error:  # border: judging must not end while requests run
                     if type(error).__name__ not in logged:
@@ -180,6 +181,14 @@ class Judge:
         self._lock = lock
         return True
 
+    def _learn_from_the_one(self) -> None:
+        """Take what the process that judges has found out."""
+        self._published.load()
+        figures = self._published.current
+        if figures is not None:
+            self._kv_cache_dtype = figures.kv_cache_dtype
+            self._facts.may_be_asked_while_busy |= figures.engine_is_patient
+
     async def _look(self, upstream: Upstream) -> None:
         if self._sampler is None and self._settings.nvml:
             self._sampler = GpuSampler(
@@ -188,18 +197,22 @@ class Judge:
             self._sampler.start()
         reading: EngineReading | None = None
         own = self._own_sequences()
-        if upstream.may_ask:
-            page = await upstream.get(b"/metrics", _METRICS_TIMEOUT)
-            if page is not None:
-                reading = engine_metrics.read(page, monotonic())
-                if reading.kind is None:
-                    reading = None
+        # llama-cpp-python, which a question about its models disturbs, has no such page.
+        page = await upstream.get(b"/metrics", _METRICS_TIMEOUT)
+        if page is not None:
+            reading = engine_metrics.read(page, monotonic())
+            if reading.kind is None:
+                reading = None
+            elif reading.kind in PATIENT_ENGINES:
+                self._facts.may_be_asked_while_busy = True
         now = monotonic()
         # A request that began or ended while the page was on its way may be on it.
         own = max(own, self._own_sequences())
         self._looks.append(_Look(reading, self._watch.look(now, self._live), own))
         self._forget_old_looks()
-        await self._read_model(reading.kv_cache_dtype if reading is not None else None)
+        if reading is not None:
+            self._kv_cache_dtype = reading.kv_cache_dtype
+        await self._read_model()
         if self._looks:
             self._judge(now)
 
@@ -215,10 +228,10 @@ class Judge:
             seconds -= oldest
             self._looks.popleft()
 
-    async def _read_model(self, kv_cache_dtype: str | None = None) -> None:
+    async def _read_model(self) -> None:
         """Read the files of the served model again when another one is served."""
         base = self._facts.base
-        served = (base.root if base is not None else None, kv_cache_dtype)
+        served = (base.root if base is not None else None, self._kv_cache_dtype)
         known = self._model is not None and isinstance(self._model.weights, WeightsFound)
         due = monotonic() - self._model_read_at > _FILES_INTERVAL
         if served == self._model_of and (known or not due):
@@ -248,21 +261,30 @@ class Judge:
         snapshot = gpu_figures.fresh(self._sampler.latest() if self._sampler else None, now)
         gpus = self._engine_gpus(snapshot, now)
         bandwidth = ceiling_inputs.bandwidth(self._settings.engine, gpus)
-        first, last = self._looks[0].reading, self._looks[-1].reading
-        rates = (
-            engine_metrics.between(first, last)
-            if first is not None and last is not None and last.at > first.at
-            else None
-        )
-        decoded = together(
-            [look.decoded for look in list(self._looks)[1:]] or [self._looks[0].decoded]
-        )
+        decoded, rates = self._since_first_look()
         window = self._window(decoded, rates)
         judged = self._efficiency(window, bandwidth)
         self.verdict = diagnose(
             self._evidence(window, judged, decoded, rates, bandwidth, gpus, now)
         )
         self._publish(now, snapshot, bandwidth, window, judged, rates)
+
+    def _since_first_look(self) -> tuple[Decoded, EngineRates | None]:
+        """What the streams showed and what the engine did over the same time.
+
+        That is the time between the first and the last look at the engine's page where there are
+        two, else all looks together.
+        """
+        looks = list(self._looks)
+        told = [index for index, look in enumerate(looks) if look.reading is not None]
+        if len(told) < 2:
+            return together([look.decoded for look in looks[1:]] or [looks[0].decoded]), None
+        first, last = told[0], told[-1]
+        earlier, later = looks[first].reading, looks[last].reading
+        assert earlier is not None  # noqa: S101 - `told` holds only such
+        assert later is not None  # noqa: S101
+        decoded = together([look.decoded for look in looks[first + 1 : last + 1]])
+        return decoded, engine_metrics.between(earlier, later)
 
     def _engine_gpus(self, snapshot: Snapshot | None, now: float) -> tuple[GpuReading, ...]:
         if snapshot is None:
@@ -278,16 +300,14 @@ class Judge:
         sequences = decoded.sequence_seconds / busy if busy else 0.0
         if rates is not None and rates.steps_per_second_per_engine is not None:
             steps = rates.steps_per_second_per_engine * rates.seconds
-            always = bool(samples) and len(loaded) == len(samples)
-            if always:
+            if self._several_workers or not self._explains():
+                # How long it was busy is only known when it always was.
+                if len(loaded) < len(samples):
+                    return NotJudged(
+                        "the engine also serves requests that this process does not see, and was "
+                        "not busy all the time"
+                    )
                 busy = rates.seconds
-            elif self._several_workers:
-                return NotJudged("the engine was not busy all the time, and other workers' "
-                                 "requests are not known here")  # fmt: skip
-            elif not self._explains():
-                return NotJudged(
-                    "the engine also serves clients that do not come through this proxy"
-                )
             if loaded:
                 sequences = sum(reading.running or 0 for reading in loaded) / len(loaded)
             return Window(
@@ -403,6 +423,8 @@ class Judge:
                 bandwidth=bandwidth.bytes_per_second,
                 contention=worst(states) if states else None,
                 tokens_per_step=self._tokens_per_step(rates),
+                kv_cache_dtype=self._kv_cache_dtype,
+                engine_is_patient=self._facts.may_be_asked_while_busy,
                 verdict=asdict(self.verdict) if self.verdict is not None else None,
             )
         )

@@ -24,7 +24,7 @@ class Figures(msgspec.Struct, frozen=True):
     """One set of figures.
 
     at: monotonic seconds (one clock for all processes of a machine). samples: metric name → label
-    values and value. bandwidth, contention: what exchanges need to know when they end.
+    values and value. The rest is what other processes need to know themselves.
     """
 
     at: float
@@ -32,6 +32,8 @@ class Figures(msgspec.Struct, frozen=True):
     bandwidth: float | None = None
     contention: str | None = None
     tokens_per_step: float | None = None
+    kv_cache_dtype: str | None = None
+    engine_is_patient: bool = False
     verdict: dict[str, object] | None = None
     """The verdict as plain JSON values: see `proxy.diagnosis.Verdict`."""
 

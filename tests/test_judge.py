@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +19,7 @@ from proxy.settings import Settings
 from proxy.simulator.checkpoint import write_awq, write_bf16
 from proxy.simulator.gpu import SimulatedNvml, founding_scene
 from proxy.simulator.profile import EngineProfile
-from proxy.simulator.server import running_engine
+from proxy.simulator.server import create_server, running_engine
 from proxy.simulator.story import story
 from tests.support.metrics import Scrape, scrape, wait_until
 
@@ -197,6 +200,37 @@ def test_requests_say_whether_they_were_alone_and_contended(
     assert first.count("request_ceiling_ratio", alone="true", contended="false") >= 1
     assert first.count("request_ceiling_ratio", alone="false") == 0
     assert second.count("request_ceiling_ratio", alone="false", contended="true") == 2
+
+
+def test_an_engine_that_comes_up_under_continuous_load_is_recognised() -> None:
+    """Nobody may be asked for models while requests run, unless it is known to stand that."""
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
+    settings = Settings(upstream=f"http://127.0.0.1:{port}", nvml=False, **FAST)
+    with BackgroundProxy(settings) as proxy:
+        server = create_server(EngineProfile(), port=port, log_level="critical")
+        thread = threading.Thread(target=server.run, daemon=True)
+
+        async def one_after_the_other(client: httpx2.AsyncClient, end: float) -> None:
+            body = {"model": MODEL, "prompt": "a", "max_tokens": 200, "ignore_eos": True}
+            while time.monotonic() < end:
+                with contextlib.suppress(httpx2.HTTPError):
+                    await client.post("/v1/completions", json=body)
+
+        async def load() -> None:
+            end = time.monotonic() + 8
+            async with httpx2.AsyncClient(base_url=proxy.url, timeout=60) as client:
+                running = [asyncio.create_task(one_after_the_other(client, end)) for _ in range(4)]
+                await asyncio.sleep(0.2)
+                thread.start()
+                await asyncio.gather(*running)
+
+        asyncio.run(load())
+        page = scrape(proxy.port)
+        server.should_exit = True
+        thread.join()
+    assert page.total("requests_total", model=MODEL, outcome="ok")
 
 
 def test_losing_nvml_costs_its_figures_and_nothing_else(

@@ -17,6 +17,7 @@ from proxy.wire.request import Asked
 from proxy.wire.routes import READERS
 from proxy.wire.sse import EventReader
 from proxy.wire.template import RETRY_AFTER, Template, learn
+from proxy.wire.usage import Usage
 
 MIN_TOKENS_FOR_RATE = 16
 """Below this many tokens of a sequence a decode rate says more about jitter than about speed."""
@@ -31,6 +32,9 @@ _TEMPLATE_TOKENS = 1024
 _UNBOUNDED = (b'"image', b'"input_image', b'"audio', b'"input_audio', b'"video', b'_id"', b'"file')
 """Parts of a request that stand for more tokens than they have bytes."""
 
+
+_NOTHING_ASKED = Asked()
+_NO_USAGE = Usage()
 
 _NOT_CARRIED = ("upstream_unreachable", "timeout", "rejected")
 """Outcomes of requests that the engine may never have had."""
@@ -88,7 +92,7 @@ class Exchange:
         self.method = method
         self.route = route
         self.opened_at = opened_at
-        self.asked = Asked()
+        self.asked = _NOTHING_ASKED
         self.retried = False
         self.alone = True
         """No other exchange was generating at the same time (kept by the observer)."""
@@ -186,8 +190,12 @@ class Exchange:
         self._received_at = at
         if asked is not None:
             self.asked = asked
-        if body is not None and not any(word in body for word in _UNBOUNDED):
-            self.request_bytes = len(body)
+        if body is None:
+            return
+        for word in _UNBOUNDED:
+            if word in body:
+                return
+        self.request_bytes = len(body)
 
     def request_sent(self, at: float) -> None:
         """The engine has the request completely."""
@@ -298,15 +306,19 @@ class Exchange:
         """Close the exchange; `outcome` is what the relay saw, `ok` for a complete answer."""
         self._ended_at = at
         reader = self.reader
-        if reader is not None and self._body:
-            reader.body(bytes(self._body))
-        if reader is not None and self._events is not None and self._events.overflows:
-            self._unread.append("event_size")
-        if reader is not None and reader.unreadable:
-            self._unread.append("json")
+        usage = _NO_USAGE
+        finish_reasons: tuple[str, ...] = ()
+        if reader is not None:
+            if self._body:
+                reader.body(bytes(self._body))
+            if self._events is not None and self._events.overflows:
+                self._unread.append("event_size")
+            if reader.unreadable:
+                self._unread.append("json")
+            usage = reader.usage
+            finish_reasons = tuple(reader.finish_reasons.values())
         started = self._received_at if self._received_at is not None else self.opened_at
-        usage = reader.usage if reader is not None else None
-        completion, source = self._completion_tokens()
+        completion, source = self._completion_tokens(usage.completion)
         duration = max(0.0, at - started)
         first_token = _since(started, self._first_token_at)
         tpot = self._time_per_output_token(completion, source)
@@ -324,18 +336,20 @@ class Exchange:
             time_to_first_output=_since(started, self._first_output_at),
             silent_wait=self._silent_wait(first_token, duration),
             overhead=self._overhead(started, outcome),
-            prompt_tokens=usage.prompt if usage else None,
-            cached_prompt_tokens=usage.cached_prompt if usage else None,
+            prompt_tokens=usage.prompt,
+            cached_prompt_tokens=usage.cached_prompt,
             completion_tokens=completion,
-            reasoning_tokens=usage.reasoning if usage else None,
+            reasoning_tokens=usage.reasoning,
             token_source=source,
             token_events=self.token_events,
             tokens_per_event=self._tokens_per_event(completion, source),
             sequences=self._sequences(),
             time_per_output_token=tpot,
             decode_tokens_per_second=1.0 / tpot if tpot else None,
-            finish_reasons=tuple(reader.finish_reasons.values()) if reader else (),
-            truncations=self._truncations(completion, source, context_length),
+            finish_reasons=finish_reasons,
+            truncations=(
+                self._truncations(completion, context_length) if "length" in finish_reasons else ()
+            ),
             alone=self.alone,
             contention=None,
             ceiling_ratio=None,
@@ -355,11 +369,10 @@ class Exchange:
             return "upstream_incomplete"
         return "ok"
 
-    def _completion_tokens(self) -> tuple[int | None, TokenSource | None]:
+    def _completion_tokens(self, counted: int | None) -> tuple[int | None, TokenSource | None]:
         reader = self.reader
         if reader is None or (reader.error and not self.token_events):
             return None, None
-        counted = reader.usage.completion
         if counted is not None:
             return counted, "usage"
         if (
@@ -371,9 +384,11 @@ class Exchange:
         return None, None
 
     def _sequences(self) -> int:
-        if self.reader is None:
+        reader = self.reader
+        if reader is None:
             return 1
-        return max(1, len(self.reader.finish_reasons), 1 + len(self.reader.sequence_events))
+        others, ended = len(reader.sequence_events), len(reader.finish_reasons)
+        return ended if ended > others else 1 + others
 
     def _tokens_per_event(self, tokens: int | None, source: str | None) -> float | None:
         if tokens is None or source != "usage" or not self.token_events:
@@ -411,18 +426,14 @@ class Exchange:
             return None
         return max(0.0, self._sent_at - started) + self._in_proxy
 
-    def _truncations(
-        self, tokens: int | None, source: str | None, context_length: int | None
-    ) -> tuple[str, ...]:
+    def _truncations(self, tokens: int | None, context_length: int | None) -> tuple[str, ...]:
         reader = self.reader
         if reader is None:
             return ()
         cut = [index for index, reason in reader.finish_reasons.items() if reason == "length"]
-        return tuple(self._cut_by(index, tokens, source, context_length) for index in cut)
+        return tuple(self._cut_by(index, tokens, context_length) for index in cut)
 
-    def _cut_by(
-        self, index: int, tokens: int | None, source: str | None, context_length: int | None
-    ) -> str:
+    def _cut_by(self, index: int, tokens: int | None, context_length: int | None) -> str:
         reader = self.reader
         assert reader is not None  # noqa: S101
         own = tokens if self._sequences() == 1 else reader.events_of(index)

@@ -12,10 +12,12 @@ import fcntl
 import logging
 from collections import deque
 from collections.abc import Collection
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
 from typing import IO, Any, NamedTuple
+
+import msgspec
 
 from proxy import ceiling_inputs, engine_metrics
 from proxy.ceiling_inputs import ModelBytes
@@ -137,11 +139,11 @@ class Judge:
         figures = self._published.current
         if figures is None:
             return done
-        return replace(
-            done,
-            contention=self._met(done, figures),
-            ceiling_ratio=self._request_ratio(done, figures),
-        )
+        contention = self._met(done, figures)
+        ratio = self._request_ratio(done, figures)
+        if contention is None and ratio is None:
+            return done
+        return msgspec.structs.replace(done, contention=contention, ceiling_ratio=ratio)
 
     def _met(self, done: Measurement, figures: Figures) -> str | None:
         if self._sampler is None:

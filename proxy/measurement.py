@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 Outcome = Literal[
     "ok", "client_closed", "upstream_error", "stream_error", "upstream_incomplete",
@@ -13,8 +14,7 @@ Outcome = Literal[
 TokenSource = Literal["usage", "events"]
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
+class Measurement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One exchange, measured. Times in seconds, None for what is not known.
 
     `stream` says that the answer was an event stream. `truncations` holds, for each choice that

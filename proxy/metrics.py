@@ -6,6 +6,7 @@ Computes nothing: what is not in a `Measurement` or a live figure gets no sample
 from __future__ import annotations
 
 import platform
+from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,7 @@ class Metrics:
         self.published = Published(PUBLISHED, shared)
         self.registry.register(self.published)
         self._children: dict[tuple[Any, ...], Any] = {}
+        self._every: dict[tuple[str, str, bool, str, int | None], tuple[Any, Any, str]] = {}
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"tokgauge_{name}", text, labels, registry=own)
@@ -322,42 +324,44 @@ class Metrics:
 
     def record(self, done: Measurement, model: str) -> None:
         """Count one ended exchange under the label `model`."""
-        stream = "true" if done.stream else "false"
-        code = str(done.status) if done.status is not None else ""
         child = self._child
-        child(self.requests, model, done.route, stream, done.outcome, code).inc()
-        child(self.request_duration, model, done.route, stream).observe(done.duration)
+        kind = (model, done.route, done.stream, done.outcome, done.status)
+        every = self._every.get(kind)
+        if every is None:
+            every = self._every[kind] = self._recorded_of_every(*kind)
+        requests, duration, stream = every
+        requests.inc()
+        _observe(duration, done.duration)
         for reason in done.finish_reasons:
             child(self.finish_reasons, model, reason).inc()
         for limit in done.truncations:
             child(self.truncations, model, limit).inc()
-        for counter, tokens in (
-            (self.prompt_tokens, done.prompt_tokens),
-            (self.cached_prompt_tokens, done.cached_prompt_tokens),
-            (self.reasoning_tokens, done.reasoning_tokens),
-        ):
-            if tokens is not None:
-                child(counter, model).inc(tokens)
+        if done.prompt_tokens is not None:
+            child(self.prompt_tokens, model).inc(done.prompt_tokens)
+        if done.cached_prompt_tokens is not None:
+            child(self.cached_prompt_tokens, model).inc(done.cached_prompt_tokens)
+        if done.reasoning_tokens is not None:
+            child(self.reasoning_tokens, model).inc(done.reasoning_tokens)
         if done.completion_tokens is not None:
             child(self.completion_tokens, model, done.token_source).inc(done.completion_tokens)
-        for histogram, seconds in (
-            (self.time_to_first_token, done.time_to_first_token),
-            (self.time_to_first_output, done.time_to_first_output),
-        ):
-            if seconds is not None:
-                child(histogram, model).observe(seconds)
+        if done.time_to_first_token is not None:
+            _observe(child(self.time_to_first_token, model), done.time_to_first_token)
+        if done.time_to_first_output is not None:
+            _observe(child(self.time_to_first_output, model), done.time_to_first_output)
         if done.silent_wait is not None:
-            child(self.silent_wait, model, stream).observe(done.silent_wait)
+            _observe(child(self.silent_wait, model, stream), done.silent_wait)
         if done.time_per_output_token is not None:
             source = done.token_source
-            child(self.time_per_output_token, model, source).observe(done.time_per_output_token)
-            child(self.decode_rate, model, source).observe(done.decode_tokens_per_second)
+            _observe(child(self.time_per_output_token, model, source), done.time_per_output_token)
+        if done.decode_tokens_per_second is not None:
+            source = done.token_source
+            _observe(child(self.decode_rate, model, source), done.decode_tokens_per_second)
         if done.ceiling_ratio is not None:
             alone = "true" if done.alone else "false"
             contended = _CONTENDED.get(done.contention or "", "unknown")
-            child(self.ceiling_ratio, model, alone, contended).observe(done.ceiling_ratio)
+            _observe(child(self.ceiling_ratio, model, alone, contended), done.ceiling_ratio)
         if done.overhead is not None:
-            self.overhead.observe(done.overhead)
+            _observe(self.overhead, done.overhead)
         if done.retried:
             self.retries.inc()
         for why in done.unread:
@@ -366,8 +370,8 @@ class Metrics:
     def add_gaps(self, model: str, gaps: Gaps) -> None:
         """Move the gaps accumulated in `gaps` into the histogram and empty them.
 
-        One write per bucket instead of one lock per gap; prometheus_client has no public call for
-        that, so this reaches into its histogram. `gaps.bounds` are the histogram's bounds.
+        One write per bucket instead of one lock per gap; as for `_observe`, there is no public
+        call for that. `gaps.bounds` are the histogram's bounds.
         """
         histogram = self._child(self.inter_chunk_latency, model)
         for bucket, count in zip(histogram._buckets, gaps.counts, strict=True):
@@ -385,9 +389,30 @@ class Metrics:
         """Count token events of running streams."""
         self._child(self.token_events, model).inc(events)
 
+    def _recorded_of_every(
+        self, model: str, route: str, streamed: bool, outcome: str, status: int | None
+    ) -> tuple[Any, Any, str]:
+        """What every exchange of a kind counts in, and its label `stream`."""
+        stream = "true" if streamed else "false"
+        code = str(status) if status is not None else ""
+        return (
+            self.requests.labels(model, route, stream, outcome, code),
+            self.request_duration.labels(model, route, stream),
+            stream,
+        )
+
     def _child(self, metric: Any, *labels: Any) -> Any:
         key = (metric, *labels)
         found = self._children.get(key)
         if found is None:
             found = self._children[key] = metric.labels(*labels)
         return found
+
+
+def _observe(histogram: Any, value: float) -> None:
+    """`histogram.observe(value)` with the bucket found by bisection.
+
+    prometheus_client compares with one bound after the other; this reaches into its histogram.
+    """
+    histogram._sum.inc(value)
+    histogram._buckets[bisect_left(histogram._upper_bounds, value)].inc(1)

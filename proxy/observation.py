@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from time import monotonic
 
 from proxy.engine import EngineFacts
@@ -47,10 +47,11 @@ class Observer:
         self._record = record
         self._failed = failed
         self._logged: set[tuple[str, str]] = set()
+        self._ids = _random_ids()
 
     def open(self, method: str, path: bytes, at: float) -> Observation:
         """Begin to observe an exchange whose head has been received at `at`."""
-        exchange_id = secrets.token_hex(12)
+        exchange_id = next(self._ids)
         exchange = None
         try:
             exchange = Exchange(
@@ -110,6 +111,14 @@ class Observer:
             self._failed(where)
         except Exception:  # border: even the counter may be what is broken
             logger.debug("the failure could not be counted", exc_info=True)
+
+
+def _random_ids() -> Iterator[str]:
+    """Identifiers that nobody can guess, 96 bits each; the kernel is asked for many at once."""
+    while True:
+        block = secrets.token_hex(12 * 64)
+        for start in range(0, len(block), 24):
+            yield block[start : start + 24]
 
 
 class Observation:

@@ -6,7 +6,6 @@ import logging
 import queue
 import sys
 import threading
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
@@ -44,7 +43,7 @@ class RequestLog:
             return
         ended = datetime.now(UTC).isoformat(timespec="milliseconds")
         # The label, not the requested name: free text from a client does not belong into a log.
-        line = {"time": ended, **asdict(done), "model": model_label}
+        line = {"time": ended, **msgspec.structs.asdict(done), "model": model_label}
         self._lines.put(msgspec.json.encode(line) + b"\n")
 
     def close(self) -> None:

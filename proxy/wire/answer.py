@@ -21,6 +21,8 @@ FINISH_REASONS = frozenset(
 )  # fmt: skip
 """The finish reasons that keep their name; any other is reported as `other`."""
 
+_NO_USAGE = Usage()
+
 _T = TypeVar("_T")
 
 UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeError)
@@ -68,7 +70,7 @@ class AnswerReader:
         if self.raw_usage is not None:
             self.usage_seen = merge(self.usage_seen, interpret(self.raw_usage))
             self.raw_usage = None
-        return self.usage_seen or Usage()
+        return self.usage_seen or _NO_USAGE
 
     @property
     def finished(self) -> bool:

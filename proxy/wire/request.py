@@ -40,14 +40,23 @@ def read_request(body: bytes) -> Asked | None:
         asked = _decode(body)
     except UNREADABLE:
         return None
+    model = asked.model
+    if not isinstance(model, str):
+        model = None
+    usage_wished: bool | None = False
+    continuous = False
     options = asked.stream_options
-    readable = options is None or isinstance(options, dict)
-    limits = (asked.max_completion_tokens, asked.max_tokens, asked.max_output_tokens)
-    return Asked(
-        model=asked.model if isinstance(asked.model, str) else None,
-        stream=asked.stream is True,
-        max_tokens=next((limit for limit in limits if type(limit) is int and limit > 0), None),
-        echo=asked.echo is True,
-        usage_wished=bool(options and options.get("include_usage")) if readable else None,
-        continuous_usage=bool(readable and options and options.get("continuous_usage_stats")),
-    )
+    if isinstance(options, dict):
+        usage_wished = bool(options.get("include_usage"))
+        continuous = bool(options.get("continuous_usage_stats"))
+    elif options is not None:
+        usage_wished = None
+    limit = _first_limit(asked)
+    return Asked(model, asked.stream is True, limit, asked.echo is True, usage_wished, continuous)
+
+
+def _first_limit(asked: _Body) -> int | None:
+    for limit in (asked.max_completion_tokens, asked.max_tokens, asked.max_output_tokens):
+        if type(limit) is int and limit > 0:
+            return limit
+    return None

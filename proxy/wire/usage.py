@@ -39,15 +39,21 @@ class Usage(NamedTuple):
 
 def interpret(raw: RawUsage) -> Usage:
     """Pick the counts out of a usage object; anything but a whole number ≥ 0 is absent."""
-    prompt_details = raw.prompt_tokens_details or raw.input_tokens_details
-    completion_details = raw.completion_tokens_details or raw.output_tokens_details
-    cached = _count(prompt_details.cached_tokens) if prompt_details else None
-    return Usage(
-        prompt=_first(_count(raw.prompt_tokens), _count(raw.input_tokens)),
-        completion=_first(_count(raw.completion_tokens), _count(raw.output_tokens)),
-        cached_prompt=_first(cached, _count(raw.cache_read_input_tokens)),
-        reasoning=_count(completion_details.reasoning_tokens) if completion_details else None,
-    )
+    prompt, completion = _count(raw.prompt_tokens), _count(raw.completion_tokens)
+    if prompt is None:
+        prompt = _count(raw.input_tokens)
+    if completion is None:
+        completion = _count(raw.output_tokens)
+    cached = reasoning = None
+    details = raw.prompt_tokens_details or raw.input_tokens_details
+    if details is not None:
+        cached = _count(details.cached_tokens)
+    if cached is None:
+        cached = _count(raw.cache_read_input_tokens)
+    details = raw.completion_tokens_details or raw.output_tokens_details
+    if details is not None:
+        reasoning = _count(details.reasoning_tokens)
+    return Usage(prompt, completion, cached, reasoning)
 
 
 def merge(earlier: Usage | None, later: Usage) -> Usage:

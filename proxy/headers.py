@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 
 Header = tuple[bytes, bytes]
 
@@ -12,50 +13,82 @@ _HOP_BY_HOP = frozenset(
 )  # fmt: skip
 
 
-def _dropped(headers: Iterable[Header]) -> frozenset[bytes]:
-    named = [
-        token.strip().lower()
-        for name, value in headers
-        if name.lower() == b"connection"
-        for token in value.split(b",")
-    ]
-    # A client must not be able to strip what carries the message itself.
-    return _HOP_BY_HOP.union(named).difference((b"host", b"content-length", b"content-type"))
+_NEVER_DROPPED = frozenset((b"host", b"content-length", b"content-type"))
+"""A client must not be able to strip what carries the message itself."""
+
+_NOTED = _HOP_BY_HOP.union((b"host", b"content-length", b"content-encoding", b"expect"))
 
 
-def to_engine(
-    headers: Sequence[Header],
-    *,
-    host: bytes | None,
-    chunked: bool,
-    body_length: int | None,
-    identity: bool,
-) -> list[Header]:
-    """Headers of a request on their way up: order, duplicates and values as they came.
+class Incoming:
+    """The headers of a request, looked through once. Names must be in lower case.
 
-    host: replaces the client's Host header; None keeps it.
-    chunked: the body is framed in chunks.
-    body_length: replaces Content-Length (the body was changed); None keeps it.
-    identity: ask for an answer without Content-Encoding, because an event must be cut out of it.
+    hosts: how many Host headers there are. length: the first Content-Length, 0 without one.
+    encoding: the first Content-Encoding. codings: all values of Transfer-Encoding.
     """
-    dropped = _dropped(headers)
-    out: list[Header] = []
-    for name, value in headers:
-        lowered = name.lower()
-        if lowered in dropped or lowered == b"expect":
-            continue  # the proxy has answered the client's `Expect: 100-continue` itself
-        if lowered == b"host" and host is not None:
-            continue
-        if lowered == b"content-length" and body_length is not None:
-            value = b"%d" % body_length
-        elif lowered == b"accept-encoding" and identity:
-            value = b"identity"
-        out.append((name, value))
-    if host is not None:
-        out.insert(0, (b"host", host))
-    if chunked:
-        out.append((b"transfer-encoding", b"chunked"))
-    return out
+
+    __slots__ = ("_onward", "codings", "encoding", "hosts", "length")
+
+    def __init__(self, headers: Iterable[Header]) -> None:
+        self.hosts = 0
+        self.encoding: bytes | None = None
+        self.codings: list[bytes] = []
+        length: bytes | None = None
+        named: list[bytes] = []
+        onward: list[Header] = []
+        for header in headers:
+            name = header[0]
+            if name not in _NOTED:
+                onward.append(header)
+                continue
+            value = header[1]
+            if name == b"host":
+                self.hosts += 1
+                onward.append(header)
+            elif name == b"content-length":
+                length = value if length is None else length
+                onward.append(header)
+            elif name == b"content-encoding":
+                self.encoding = value if self.encoding is None else self.encoding
+                onward.append(header)
+            elif name == b"transfer-encoding":
+                self.codings.append(value)
+            elif name == b"connection":
+                named += _named_in(value)
+            # Hop-by-hop, or `expect`: the proxy has answered `100-continue` itself.
+        self.length = int(length or 0)
+        if named:
+            dropped = frozenset(named).difference(_NEVER_DROPPED)
+            onward = [header for header in onward if header[0] not in dropped]
+        self._onward = onward
+
+    def to_engine(
+        self, *, host: bytes | None, body_length: int | None, identity: bool
+    ) -> list[Header]:
+        """Headers of the request on their way up: order, duplicates and values as they came.
+
+        host: replaces the client's Host header; None keeps it.
+        body_length: replaces Content-Length (the body was changed); None keeps it.
+        identity: ask for an answer without Content-Encoding, because an event must be cut out of
+        it.
+        """
+        out = self._onward
+        if host is not None:
+            out = [(b"host", host), *(header for header in out if header[0] != b"host")]
+        if body_length is not None:
+            out = _with_value(out, b"content-length", b"%d" % body_length)
+        if identity:
+            out = _with_value(out, b"accept-encoding", b"identity")
+        if self.codings:
+            out = [*out, (b"transfer-encoding", b"chunked")]
+        return out
+
+
+def _named_in(connection: bytes) -> list[bytes]:
+    return [token.strip().lower() for token in connection.split(b",")]
+
+
+def _with_value(headers: list[Header], name: bytes, value: bytes) -> list[Header]:
+    return [(name, value) if header[0] == name else header for header in headers]
 
 
 def to_client(
@@ -66,21 +99,39 @@ def to_client(
     Event streams get `X-Accel-Buffering: no` when the engine did not say, so that an nginx on the
     way does not hold events back. length_changes: Content-Length no longer fits and is dropped.
     """
-    dropped = _dropped(headers)
+    dropped: AbstractSet[bytes] = _HOP_BY_HOP
+    if length_changes:
+        dropped = dropped | {b"content-length"}
+    named: list[bytes] = []
     out: list[Header] = []
     buffering_said = False
-    for name, value in headers:
-        lowered = name.lower()
-        if lowered in dropped or (length_changes and lowered == b"content-length"):
+    for header in headers:
+        lowered = header[0].lower()
+        if lowered == b"connection":
+            named += _named_in(header[1])
+        if lowered in dropped:
             continue
-        buffering_said = buffering_said or lowered == b"x-accel-buffering"
-        out.append((name, value))
+        if lowered == b"x-accel-buffering":
+            buffering_said = True
+        out.append(header)
+    if named:
+        dropped = frozenset(named).difference(_NEVER_DROPPED)
+        out = [header for header in out if header[0].lower() not in dropped]
+        buffering_said = buffering_said and b"x-accel-buffering" not in dropped
     if event_stream and not buffering_said:
         out.append((b"x-accel-buffering", b"no"))
     out.append((b"x-tokgauge-id", exchange_id))
     return out
 
 
-def first(headers: Iterable[Header], name: bytes) -> bytes | None:
-    """The value of the first header called `name` (lower case), whatever its case on the wire."""
-    return next((value for key, value in headers if key.lower() == name), None)
+_CONTENT = {name.encode(): name for name in ("content-type", "content-encoding")}
+
+
+def content_headers(headers: Iterable[Header]) -> dict[str, str]:
+    """Content-Type and Content-Encoding of an answer, the last of each, by name in lower case."""
+    found: dict[str, str] = {}
+    for name, value in headers:
+        known = _CONTENT.get(name.lower())
+        if known is not None:
+            found[known] = value.decode("latin-1")
+    return found

@@ -14,12 +14,12 @@ import httpx2
 
 from proxy import errors
 from proxy.errors import Refusal
-from proxy.headers import Header, first, to_client, to_engine
+from proxy.headers import Incoming, content_headers, to_client
 from proxy.measurement import Outcome
 from proxy.observation import Observation, Observer
-from proxy.protocol import HEAD_TOO_LARGE, TARGET, WRITE
+from proxy.protocol import CLIENT, HEAD_TOO_LARGE, TARGET, Client
 from proxy.settings import Settings
-from proxy.transport import EngineStream, died_idle
+from proxy.transport import Answer, EngineStream, died_idle
 from proxy.upstream import Upstream
 
 _REFUSAL_LIMIT = 64 * 1024
@@ -57,27 +57,41 @@ class _Departure:
     engine has answered without wanting the rest of it.
     """
 
+    __slots__ = ("_reader", "_receive", "_task", "_watches", "happened")
+
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._task = asyncio.current_task()
-        self._watcher: asyncio.Task[None] | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._watches = False
         self.happened = False
 
-    def watch(self) -> None:
-        if self._watcher is None and self._task is not None:
-            self._watcher = asyncio.get_running_loop().create_task(self._watch())
+    def watch(self, client: Client) -> None:
+        """The whole request has been received."""
+        if not self._watches:
+            self._watches = True
+            client.when_left(self._left)
 
-    async def _watch(self) -> None:
+    def read_on(self) -> None:
+        """The rest of the request is read, because the client may send all of it, and dropped."""
+        if not self._watches:
+            self._watches = True
+            self._reader = asyncio.get_running_loop().create_task(self._read())
+
+    async def _read(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
+        self._left()
+
+    def _left(self) -> None:
         self.happened = True
         if self._task is not None:
             self._task.cancel()
 
     def stop(self) -> None:
         self._task = None
-        if self._watcher is not None:
-            self._watcher.cancel()
+        if self._reader is not None:
+            self._reader.cancel()
 
 
 class _Upload(httpx2.AsyncByteStream):
@@ -176,34 +190,35 @@ class Relay:
     async def _carry(
         self, scope: Any, receive: Receive, send: Send, observation: Observation
     ) -> Outcome:
-        self._admit(scope)
-        headers: list[Header] = scope["headers"]
-        chunked = first(headers, b"transfer-encoding") is not None
-        length = int(first(headers, b"content-length") or 0)
+        headers = Incoming(scope["headers"])
+        self._admit(scope, headers)
         limit = self._settings.max_body_bytes
-        if limit is not None and length > limit:
+        if limit is not None and headers.length > limit:
             raise _Refused(errors.body_too_large(limit))
 
+        client: Client = scope["extensions"][CLIENT]
         departure = _Departure(receive)
         body: bytes | None = b""
         upload: _Upload | None = None
-        if chunked or length:
-            body, pieces = await self._collect(receive, observation.body_wanted, length)
+        if headers.length or headers.codings:
+            wanted = observation.body_wanted
+            body = client.whole_body() if 0 < headers.length <= wanted else None
+            if body is None:
+                body, pieces = await self._collect(receive, wanted, headers.length)
             if body is None:
 
                 def completed() -> None:
                     observation.request_received(monotonic(), None, None)
-                    departure.watch()
+                    departure.watch(client)
 
                 upload = _Upload(pieces, receive, limit, completed)
         changed = None
         if body is not None:
-            encoding = first(headers, b"content-encoding")
-            changed = observation.request_received(monotonic(), body, encoding)
-            departure.watch()
+            changed = observation.request_received(monotonic(), body, headers.encoding)
+            departure.watch(client)
         try:
             return await self._exchange(
-                scope, send, observation, departure, body or b"", changed, upload, chunked
+                scope, send, observation, departure, headers, body or b"", changed, upload
             )
         except asyncio.CancelledError:
             if departure.happened:
@@ -212,7 +227,7 @@ class Relay:
         finally:
             departure.stop()
 
-    def _admit(self, scope: Any) -> None:
+    def _admit(self, scope: Any, headers: Incoming) -> None:
         """Refuse what must not go on."""
         if scope["extensions"][HEAD_TOO_LARGE]:
             raise _Refused(errors.headers_too_large(self._settings.max_header_bytes))
@@ -221,11 +236,10 @@ class Relay:
             raise _Refused(errors.too_many_requests(most))
         if scope["method"] == "CONNECT":
             raise _Refused(errors.malformed("CONNECT is not supported: this is a reverse proxy."))
-        codings = [value for name, value in scope["headers"] if name == b"transfer-encoding"]
+        codings = headers.codings
         if codings and [value.strip().lower() for value in codings] != [b"chunked"]:
             raise _Refused(errors.malformed("The only Transfer-Encoding accepted is chunked."))
-        hosts = sum(name == b"host" for name, _ in scope["headers"])
-        if hosts > 1 or (hosts == 0 and scope["http_version"] == "1.1"):
+        if headers.hosts > 1 or (headers.hosts == 0 and scope["http_version"] == "1.1"):
             raise _Refused(errors.malformed("The request must have exactly one Host header."))
 
     async def _collect(
@@ -254,60 +268,54 @@ class Relay:
         return None, b"".join(pieces)
 
     async def _exchange(
-        self, scope: Any, send: Send, observation: Observation, departure: _Departure, body: bytes,
-        changed: bytes | None, upload: _Upload | None, chunked: bool,
+        self, scope: Any, send: Send, observation: Observation, departure: _Departure,
+        headers: Incoming, body: bytes, changed: bytes | None, upload: _Upload | None,
     ) -> Outcome:  # fmt: skip
-        response = await self._ask(scope, observation, body, changed, upload, chunked)
+        answer = await self._ask(scope, headers, observation, body, changed, upload)
         prefix = b""
-        if changed is not None and observation.may_be_refused(response.status_code):
-            prefix = await _collect_refusal(response)
+        if changed is not None and observation.may_be_refused(answer.status):
+            prefix = await _collect_refusal(answer.stream)
             if observation.injection_refused(prefix):
-                await _stream_of(response).aclose()
+                await answer.stream.aclose()
                 observation.retried()
                 prefix = b""
-                response = await self._ask(scope, observation, body, None, None, chunked)
-        if response.status_code >= 400:
-            departure.watch()  # an engine that refuses no longer reads the body
-        stream = _stream_of(response)
+                answer = await self._ask(scope, headers, observation, body, None, None)
+        if answer.status >= 400:
+            departure.read_on()  # an engine that refuses no longer reads the body
         try:
-            observation.request_sent(stream.sent_at)
-            outlet = _Outlet(observation, scope["extensions"][WRITE])
-            return await self._pass_on(response, stream, prefix, outlet, send, observation)
+            observation.request_sent(answer.stream.sent_at)
+            client: Client = scope["extensions"][CLIENT]
+            return await self._pass_on(answer, prefix, client, send, observation)
         finally:
-            await stream.aclose()
+            await answer.stream.aclose()
 
     async def _ask(
-        self, scope: Any, observation: Observation, body: bytes, changed: bytes | None,
-        upload: _Upload | None, chunked: bool,
-    ) -> httpx2.Response:  # fmt: skip
+        self, scope: Any, incoming: Incoming, observation: Observation, body: bytes,
+        changed: bytes | None, upload: _Upload | None,
+    ) -> Answer:  # fmt: skip
         """Send the request; return the engine's answer or raise the proxy's own."""
         upstream = self._upstream
         host = upstream.host
-        if host is None and first(scope["headers"], b"host") is None:
+        if host is None and not incoming.hosts:
             host = upstream.own_host  # HTTP/1.0 knows no Host, HTTP/1.1 requires one
-        request = upstream.request(
-            scope["method"],
-            scope["extensions"][TARGET],
-            to_engine(
-                scope["headers"],
-                host=host,
-                chunked=chunked,
-                body_length=len(changed) if changed is not None and not chunked else None,
-                identity=changed is not None,
-            ),
-            upload or httpx2.ByteStream(body if changed is None else changed),
+        method, target = scope["method"], scope["extensions"][TARGET]
+        headers = incoming.to_engine(
+            host=host,
+            body_length=len(changed) if changed is not None and not incoming.codings else None,
+            identity=changed is not None,
         )
+        sent = upload or (body if changed is None else changed)
         # The exact moment comes with the answer; until then, and an answer that is not streamed
         # may take long, this one tells since when the engine has been busy with it.
         observation.request_sent(monotonic())
         try:
             try:
-                return await upstream.send(request)
+                return await upstream.exchange(method, target, headers, sent)
             except httpx2.TransportError as error:
                 if not died_idle(error) or (upload is not None and upload.taken):
                     raise
                 observation.retried()
-                return await upstream.send(request)
+                return await upstream.exchange(method, target, headers, sent)
         except httpx2.ConnectTimeout as error:
             seconds = self._settings.connect_timeout
             raise _Refused(errors.connect_timed_out(upstream.address, seconds)) from error
@@ -325,29 +333,26 @@ class Relay:
             raise _Refused(errors.body_too_large(limit)) from error
 
     async def _pass_on(
-        self, response: httpx2.Response, stream: EngineStream, prefix: bytes, outlet: _Outlet,
-        send: Send, observation: Observation,
-    ) -> Outcome:  # fmt: skip
-        raw: list[Header] = response.extensions["raw_headers"]
-        names = {name.lower().decode("latin-1"): value.decode("latin-1") for name, value in raw}
-        hides = observation.answer_begins(response.status_code, names)
-        await send(
-            {
-                "type": "http.response.start",
-                "status": response.status_code,
-                "headers": to_client(
-                    raw,
-                    exchange_id=observation.id,
-                    event_stream=names.get("content-type", "").startswith("text/event-stream"),
-                    length_changes=hides,
-                ),
-            }
+        self, answer: Answer, prefix: bytes, client: Client, send: Send, observation: Observation
+    ) -> Outcome:
+        stream = answer.stream
+        content = content_headers(answer.headers)
+        hides = observation.answer_begins(answer.status, content)
+        headers = to_client(
+            answer.headers,
+            exchange_id=observation.id,
+            event_stream=content.get("content-type", "").startswith("text/event-stream"),
+            length_changes=hides,
         )
+        # What is cut out of an answer may be all that has come of it.
+        body_follows = (bool(prefix) or stream.waiting) and not hides
+        if not client.begin(answer.status, headers, body_follows=body_follows):
+            await send(_part(b""))  # waits until the client takes more
         outcome: Outcome = "ok"
         if prefix:
             await send(_part(observation.chunk(stream.arrived_at, prefix)))
         try:
-            await outlet.pour(stream, send)
+            await _Outlet(observation, client.write).pour(stream, send)
         except httpx2.ReadTimeout:
             outcome = "upstream_stalled"
         except httpx2.TransportError:
@@ -358,10 +363,10 @@ class Relay:
             outcome = "rejected"
         observation.request_sent(stream.sent_at)
         rest = observation.answer_ends()
-        if rest:
-            await send(_part(rest))
+        if rest and not client.write(rest):
+            await send(_part(b""))
         if outcome == "ok":
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            client.finish()
         return outcome
 
 
@@ -369,17 +374,11 @@ def _part(data: bytes) -> dict[str, Any]:
     return {"type": "http.response.body", "body": data, "more_body": True}
 
 
-def _stream_of(response: httpx2.Response) -> EngineStream:
-    stream = response.stream
-    assert isinstance(stream, EngineStream)  # noqa: S101 - the transport's own promise
-    return stream
-
-
-async def _collect_refusal(response: httpx2.Response) -> bytes:
+async def _collect_refusal(stream: EngineStream) -> bytes:
     """The first bytes of an error answer, enough to see what it is about."""
     collected = b""
     try:
-        async for piece in _stream_of(response):
+        async for piece in stream:
             collected += piece
             if len(collected) > _REFUSAL_LIMIT:
                 break

@@ -13,7 +13,7 @@ import msgspec
 from proxy.engine import EngineFacts
 from proxy.headers import Header
 from proxy.settings import Settings
-from proxy.transport import EngineTransport, Timeouts
+from proxy.transport import Answer, EngineTransport, Timeouts, origin_of
 
 logger = logging.getLogger("tokgauge")
 
@@ -30,6 +30,7 @@ class Upstream:
         self.address = engine.upstream
         self.facts = facts
         self._url = httpx2.URL(engine.upstream)
+        self._origin = origin_of(self._url)
         self._prefix = self._url.raw_path.rstrip(b"/")
         own_name = self._url.netloc
         named = engine.upstream_host.encode() if engine.upstream_host else None
@@ -70,10 +71,29 @@ class Upstream:
         except (httpx2.ConnectError, httpx2.ConnectTimeout):
             self.facts.up = False
             raise
+        self._answers()
+        return response
+
+    async def exchange(
+        self, method: str, target: bytes, headers: Sequence[Header],
+        body: bytes | httpx2.AsyncByteStream,
+    ) -> Answer:  # fmt: skip
+        """`send` for every request of a client: `EngineTransport.exchange`."""
+        try:
+            answer = await self.transport.exchange(
+                self._origin, method, self._prefix + target, headers, body
+            )
+        except (httpx2.ConnectError, httpx2.ConnectTimeout):
+            self.facts.up = False
+            raise
+        if not self.facts.up:
+            self._answers()
+        return answer
+
+    def _answers(self) -> None:
         if self.facts.up is False:
             self.facts.refuses_injection = False  # it may have come back as another version
         self.facts.up = True
-        return response
 
     async def poll_forever(self) -> None:
         """Ask for the models now and then. Never raises but for cancellation."""

@@ -47,6 +47,7 @@ class Connection(asyncio.Protocol):
         "_loop",
         "_owner",
         "_paused_at",
+        "_poller",
         "_reader",
         "_request_done",
         "_stream",
@@ -71,6 +72,7 @@ class Connection(asyncio.Protocol):
         self._header_limit = header_limit
         self._transport: asyncio.Transport | None = None
         self._fd = -1
+        self._poller: select.poll | None = None
         self._discarded = False
         self._reader: ResponseReader | None = None
         self._stream: EngineStream | None = None
@@ -108,15 +110,17 @@ class Connection(asyncio.Protocol):
         """
         if self._discarded or self.transport.is_closing():
             return False
-        poller = select.poll()
-        poller.register(self._fd, select.POLLIN)
-        return not poller.poll(0)
+        if self._poller is None:
+            self._poller = select.poll()
+            self._poller.register(self._fd, select.POLLIN)
+        return not self._poller.poll(0)
 
     def start(
-        self, request: httpx2.Request, head: RequestHead, *, reused: bool
-    ) -> tuple[ResponseReader, EngineStream]:
-        """Send `request`; its response arrives in the reader (head) and the stream (body)."""
-        reader = ResponseReader(head_request=request.method == "HEAD", limit=self._header_limit)
+        self, head: RequestHead, body: bytes | httpx2.AsyncByteStream, *, head_request: bool,
+        reused: bool,
+    ) -> tuple[ResponseReader, EngineStream]:  # fmt: skip
+        """Send a request; its response arrives in the reader (head) and the stream (body)."""
+        reader = ResponseReader(head_request=head_request, limit=self._header_limit)
         stream = EngineStream(self._loop, self)
         self._reader = reader
         self._stream = stream
@@ -124,15 +128,12 @@ class Connection(asyncio.Protocol):
         self._request_done = False
         self._close_after = head.close
         self.reused = reused
-        body = request.stream
-        if isinstance(body, httpx2.ByteStream):
-            data = b"".join(body)
-            if not head.chunked and len(data) == head.length and len(data) <= _INLINE_BODY:
-                self.transport.write(head.block + data if data else head.block)
+        if isinstance(body, bytes):
+            if not head.chunked and len(body) == head.length and len(body) <= _INLINE_BODY:
+                self.transport.write(head.block + body)
                 self._request_sent(stream)
                 return reader, stream
-        if not isinstance(body, httpx2.AsyncByteStream):
-            raise TypeError("the request's stream is not an AsyncByteStream")
+            body = httpx2.ByteStream(body)
         self.transport.write(head.block)
         self._upload = self._loop.create_task(self._send_body(body, head, stream))
         return reader, stream

@@ -2,15 +2,18 @@
 
 import asyncio
 import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import cast
+from typing import NamedTuple, cast
 
 import httpx2
 
 from proxy.transport.connection import Connection
 from proxy.transport.errors import transport_error
+from proxy.transport.reader import RawHeaders
 from proxy.transport.request import request_head
+from proxy.transport.stream import EngineStream
 from proxy.transport.timeouts import Timeouts
 
 Origin = tuple[str, str, int]
@@ -26,6 +29,30 @@ class TransportStats:
     idle: int
     opened_total: int
     reused_total: int
+
+
+class Answer(NamedTuple):
+    """A response whose head has come.
+
+    headers: name and value as received. headers_at: time.monotonic() when the head was complete.
+    reused: the connection had served an earlier request.
+    """
+
+    status: int
+    headers: RawHeaders
+    stream: EngineStream
+    version: bytes
+    reason: bytes
+    headers_at: float
+    reused: bool
+
+
+def origin_of(url: httpx2.URL) -> Origin:
+    """Where `url` leads. Raises httpx2.UnsupportedProtocol."""
+    scheme = url.scheme
+    if scheme not in _PORTS:
+        raise transport_error(httpx2.UnsupportedProtocol, f"unsupported scheme {scheme!r}")
+    return (scheme, url.raw_host.decode("ascii"), url.port or _PORTS[scheme])
 
 
 class EngineTransport(httpx2.AsyncBaseTransport):
@@ -85,16 +112,40 @@ class EngineTransport(httpx2.AsyncBaseTransport):
         `sent_at` (time.monotonic(); `sent_at` is None while the body is still being sent, then see
         the stream), `reused` (bool).
         """
+        stream = request.stream
+        if not isinstance(stream, httpx2.AsyncByteStream):
+            raise TypeError("the request's stream is not an AsyncByteStream")
+        answer = await self.exchange(
+            origin_of(request.url),
+            request.method,
+            request.extensions.get("target") or request.url.raw_path,
+            request.headers.raw,
+            b"".join(stream) if isinstance(stream, httpx2.ByteStream) else stream,
+        )
+        return httpx2.Response(
+            answer.status,
+            headers=answer.headers,
+            stream=answer.stream,
+            extensions={
+                "http_version": answer.version,
+                "reason_phrase": answer.reason,
+                "raw_headers": answer.headers,
+                "headers_at": answer.headers_at,
+                "sent_at": answer.stream.sent_at,
+                "reused": answer.reused,
+            },
+        )
+
+    async def exchange(
+        self, origin: Origin, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]],
+        body: bytes | httpx2.AsyncByteStream,
+    ) -> Answer:  # fmt: skip
+        """The same without httpx2's objects for request and response, which cost more than this."""
         if self._closed:
             raise RuntimeError("the transport is closed")
-        if request.method == "CONNECT":
+        if method == "CONNECT":
             raise transport_error(httpx2.LocalProtocolError, "CONNECT is not supported")
-        head = request_head(request)
-        url = request.url
-        scheme = url.scheme
-        if scheme not in _PORTS:
-            raise transport_error(httpx2.UnsupportedProtocol, f"unsupported scheme {scheme!r}")
-        origin = (scheme, url.raw_host.decode("ascii"), url.port or _PORTS[scheme])
+        head = request_head(method, target, headers)
         connection = self._take_idle(origin)
         reused = connection is not None
         if connection is None:
@@ -106,7 +157,9 @@ class EngineTransport(httpx2.AsyncBaseTransport):
         if self._sweeper is None:
             self._arm_sweep(asyncio.get_running_loop())
         try:
-            reader, stream = connection.start(request, head, reused=reused)
+            reader, stream = connection.start(
+                head, body, head_request=method == "HEAD", reused=reused
+            )
             while not reader.head_done:
                 if stream.error is not None:
                     raise stream.error
@@ -114,19 +167,10 @@ class EngineTransport(httpx2.AsyncBaseTransport):
         except BaseException:
             connection.discard()
             raise
-        return httpx2.Response(
-            reader.status,
-            headers=reader.headers,
-            stream=stream,
-            extensions={
-                "http_version": reader.version,
-                "reason_phrase": reader.reason,
-                "raw_headers": reader.headers,
-                "headers_at": connection.headers_at,
-                "sent_at": stream.sent_at,
-                "reused": reused,
-            },
-        )
+        return Answer(
+            reader.status, reader.headers, stream, reader.version, reader.reason,
+            connection.headers_at, reused,
+        )  # fmt: skip
 
     async def aclose(self) -> None:
         """Close every connection; running exchanges end in ReadError. Returns when all are shut."""

@@ -1,12 +1,14 @@
 """The request as it goes on the wire: its head, and how its body is framed."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import httpx2
 
+_FRAMING = frozenset((b"content-length", b"transfer-encoding", b"connection", b"host"))
 
-@dataclass(frozen=True, slots=True)
-class RequestHead:
+
+class RequestHead(NamedTuple):
     """What the headers say, and their bytes.
 
     block: request line and headers with the closing empty line.
@@ -21,21 +23,21 @@ class RequestHead:
     close: bool
 
 
-def request_head(request: httpx2.Request) -> RequestHead:
-    """Serialise `request` with its headers verbatim: order, case, duplicates; nothing added.
+def request_head(method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]]) -> RequestHead:
+    """Serialise a request with its headers verbatim: order, case, duplicates; nothing added.
 
-    The target is `request.extensions["target"]` where given, else the URL's raw path.
     Raises httpx2.LocalProtocolError when the result would not be the one request it should be:
     line breaks in it, no Host, a Content-Length that is not a number or is contradicted.
     """
-    target: bytes = request.extensions.get("target") or request.url.raw_path
-    headers = request.headers.raw
-    lines = [b"%b %b HTTP/1.1" % (request.method.encode("ascii"), target)]
+    lines = [b"%b %b HTTP/1.1" % (method.encode("ascii"), target)]
     chunked = close = host = False
     length: int | None = None
-    for name, value in headers:
-        lines.append(b"%b: %b" % (name, value))
-        lowered = name.lower()
+    for header in headers:
+        lines.append(b": ".join(header))
+        lowered = header[0].lower()
+        if lowered not in _FRAMING:
+            continue
+        value = header[1]
         if lowered == b"content-length":
             if not value.isdigit() or (length is not None and length != int(value)):
                 raise httpx2.LocalProtocolError("Content-Length is not one number")
@@ -46,7 +48,7 @@ def request_head(request: httpx2.Request) -> RequestHead:
                 raise httpx2.LocalProtocolError("Transfer-Encoding does not end in chunked")
         elif lowered == b"connection":
             close = close or b"close" in value.lower()
-        elif lowered == b"host":
+        else:
             host = True
     lines.append(b"\r\n")
     block = b"\r\n".join(lines)

@@ -73,7 +73,7 @@ class EngineStream(httpx2.AsyncByteStream):
         return self
 
     async def __anext__(self) -> bytes:
-        while (body := self._body) is None:
+        while self._body is None:
             if self._error is not None:
                 raise self._error
             if self._complete:
@@ -86,6 +86,12 @@ class EngineStream(httpx2.AsyncByteStream):
                 await waiter
             finally:
                 self._waiter = None
+        return self._take()
+
+    def _take(self) -> bytes:
+        """The oldest waiting read; there must be one."""
+        body = self._body
+        assert body is not None  # noqa: S101
         self.arrived_at = self._body_at
         backlog = self._backlog
         if backlog:
@@ -107,7 +113,7 @@ class EngineStream(httpx2.AsyncByteStream):
         call. Raises as iteration does, and what `sink` raises.
         """
         while self._body is not None:
-            body = await anext(self)
+            body = self._take()
             if not sink(self.arrived_at, body):
                 return False
         self._sink = sink
@@ -192,6 +198,11 @@ class EngineStream(httpx2.AsyncByteStream):
             self._error = error
         self._source = None
         self.wake()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether body bytes are here that have not been taken yet."""
+        return self._body is not None
 
     @property
     def error(self) -> Exception | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shutil
@@ -114,6 +115,7 @@ class _WorkerApp:
 
     def __call__(self) -> App:
         _set_up_logging(self._settings.log_level)
+        _spare_the_collector()
         return App(self._settings, admin_port=self._admin_port, shared=self._directory)
 
 
@@ -157,6 +159,7 @@ def serve(settings: Settings) -> None:
     )  # fmt: skip
     if settings.workers == 1:
         app = App(settings, admin_port=admin_port)
+        _spare_the_collector()
         ProxyServer(_config(app, settings), app, settings).run(sockets)
         return
     # A fresh directory for every run: counts of an earlier run or another instance never mix in.
@@ -171,6 +174,15 @@ def serve(settings: Settings) -> None:
         shutil.rmtree(directory, ignore_errors=True)
     if any(process.exitcode == STARTUP_FAILURE for process in supervisor.processes):
         raise SystemExit(STARTUP_FAILURE)  # the worker has said why
+
+
+def _spare_the_collector() -> None:
+    """Keep what has been loaded out of garbage collections from here on.
+
+    Walking all modules takes 25 ms, in which no event would leave.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _ports(sockets: list[socket.socket]) -> tuple[int, int | None]:

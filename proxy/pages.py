@@ -11,16 +11,39 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from proxy import __version__, status
 from proxy.engine import EngineFacts
-from proxy.published import Published
+from proxy.published import Published, Sample
 
 DRAINING = "draining"
 """A file of this name in the workers' shared directory says that all of them are shutting down."""
 
 PREFIX = b"/tokgauge"
+
+_LIVE = frozenset(
+    f"tokgauge_{name}"
+    for name in (
+        "upstream_up",
+        "requests_in_flight",
+        "streams_stalled",
+        "output_tokens_per_second",
+        "time_to_first_token_seconds_sum",
+        "time_to_first_token_seconds_count",
+        "silent_wait_seconds_sum",
+        "silent_wait_seconds_count",
+    )
+)
+"""Samples of the metrics that `/tokgauge/live` shows beside the published figures."""
+
+_FOR_BROWSERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+_NOT_A_PAGE = "default-src 'none'; frame-ancestors 'none'"
 
 
 @dataclass
@@ -61,9 +84,24 @@ def own_pages(
         return Response(body, media_type=None, headers={"content-type": content_type})
 
     async def live(request: Request) -> Response:
+        refresh()
         published.load()
         figures = published.current
-        return JSONResponse({"verdict": figures.verdict if figures is not None else None})
+        return JSONResponse(
+            {
+                "verdict": figures.verdict if figures is not None else None,
+                "figures": published.samples(),
+                # In a thread like the metrics: workers' values are read from files.
+                "live": await asyncio.to_thread(_live_samples, registry),
+                "version": __version__,
+            },
+            headers=_FOR_BROWSERS | {"Content-Security-Policy": _NOT_A_PAGE},
+        )
+
+    async def status_page(request: Request) -> Response:
+        return HTMLResponse(
+            status.PAGE, headers=_FOR_BROWSERS | {"Content-Security-Policy": status.POLICY}
+        )
 
     async def healthz(request: Request) -> Response:
         return JSONResponse({"status": "ok"})
@@ -77,8 +115,21 @@ def own_pages(
     return Starlette(
         routes=[
             Route("/tokgauge/metrics", metrics),
+            Route("/tokgauge/status", status_page),
             Route("/tokgauge/live", live),
             Route("/tokgauge/healthz", healthz),
             Route("/tokgauge/readyz", readyz),
         ]
     )
+
+
+def _live_samples(registry: CollectorRegistry) -> dict[str, list[Sample]]:
+    """The samples of `_LIVE`, of all workers; a name without samples has an empty list."""
+    found: dict[str, list[Sample]] = {name.removeprefix("tokgauge_"): [] for name in sorted(_LIVE)}
+    for family in registry.collect():
+        for sample in family.samples:
+            if sample.name in _LIVE:
+                found[sample.name.removeprefix("tokgauge_")].append(
+                    {"labels": sample.labels, "value": sample.value}
+                )
+    return found

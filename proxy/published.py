@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from math import isfinite
 from pathlib import Path
 from time import monotonic
+from typing import TypedDict
 
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -47,6 +49,13 @@ class Family(msgspec.Struct, frozen=True):
     counter: bool = False
 
 
+class Sample(TypedDict):
+    """One sample in JSON."""
+
+    labels: dict[str, str]
+    value: float
+
+
 class Published(Collector):
     """The last set of figures, as a collector of Prometheus; what is not in the set has no sample.
 
@@ -82,6 +91,23 @@ class Published(Collector):
         if figures is None or monotonic() - figures.at > STALE_AFTER:
             return None
         return figures
+
+    def samples(self) -> dict[str, list[Sample]] | None:
+        """The figures for JSON: name without `tokgauge_` → samples; None when there are none.
+
+        What is not known has no sample, and JSON knows no NaN.
+        """
+        figures = self.current
+        if figures is None:
+            return None
+        return {
+            family.name.removeprefix("tokgauge_"): [
+                {"labels": dict(zip(family.labels, labels, strict=True)), "value": value}
+                for labels, value in figures.samples.get(family.name, ())
+                if isfinite(value)
+            ]
+            for family in self._families
+        }
 
     def collect(self) -> Iterator[Metric]:
         """Called by the registry when it is scraped, in any thread."""

@@ -69,6 +69,8 @@ class Evidence:
     """Why there is no efficiency: a plain clause."""
     basis: Literal["streamed", "checkpoint"] | None = None
     """What the bytes of the weights are: those that a step reads, or those of the whole file."""
+    checkpoint_efficiency: float | None = None
+    """The same with the bytes of the whole checkpoint, where `basis` is `streamed`: only shown."""
     steps_source: Literal["engine", "streams"] | None = None
     """Who counted the steps: the engine itself, or the token rate of the streams told them."""
     request_ratio: float | None = None
@@ -818,8 +820,13 @@ def _neighbours_run(e: Evidence) -> str:
 
 def _share(e: Evidence) -> str:
     ratio = 0.0 if e.efficiency is None else e.efficiency
-    basis = {"streamed": " (streamed bytes)", "checkpoint": " (whole checkpoint)", None: ""}
-    return f"decoding reaches {_percent(ratio)} of the hardware's ceiling{basis[e.basis]}"
+    basis = {"streamed": " (streamed bytes)", "checkpoint": " (whole checkpoint)", None: ""}[
+        e.basis
+    ]
+    if e.basis == "streamed" and e.checkpoint_efficiency is not None:
+        other = _percent(e.checkpoint_efficiency)
+        basis = f" (streamed bytes; {other} by the rule of thumb, the whole checkpoint)"
+    return f"decoding reaches {_percent(ratio)} of the hardware's ceiling{basis}"
 
 
 def _speed(e: Evidence) -> str:

@@ -52,9 +52,13 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """ratio: achieved ÷ B, not clamped. achieved: bytes/s. basis: which weight bytes it counts."""
+    """ratio: achieved ÷ B, not clamped. achieved: bytes/s. basis: which weight bytes it counts.
+
+    checkpoint_ratio: the same on the checkpoint basis, None where that is not known.
+    """
 
     ratio: float | None
+    checkpoint_ratio: float | None
     basis: Basis
     achieved: float
     bytes_per_step: float
@@ -94,8 +98,13 @@ def efficiency_of(
     bytes_per_step = weight_bytes + kv_bytes
     rate = window.steps / window.busy_seconds
     achieved = ceiling.achieved_bandwidth(rate, bytes_per_step)
+    whole = weights.bytes_per_step(basis="checkpoint")
+    by_checkpoint = None
+    if whole is not None and bandwidth is not None:
+        by_checkpoint = ceiling.efficiency(rate, whole + kv_bytes, bandwidth)
     return Efficiency(
         ratio=achieved / bandwidth if bandwidth is not None else None,
+        checkpoint_ratio=by_checkpoint,
         basis=weights.basis,
         achieved=achieved,
         bytes_per_step=bytes_per_step,

@@ -494,6 +494,9 @@ class Judge:
         read_ratio = self._estimated_bytes(rates, window)
         return Evidence(
             efficiency=judged.ratio if isinstance(judged, Efficiency) else None,
+            checkpoint_efficiency=(
+                judged.checkpoint_ratio if isinstance(judged, Efficiency) else None
+            ),
             efficiency_unknown_because=(
                 judged.reason if isinstance(judged, NotJudged) else bandwidth.explanation
             ),

@@ -808,3 +808,12 @@ def test_laws(evidence: Evidence) -> None:
         assert not {"None", "nan", "inf"} & set(text.replace(",", " ").split())
     assert verdict.headline.endswith(".")
     assert "\n" not in verdict.headline
+
+
+def test_the_headline_shows_both_bases() -> None:
+    """The founding run: 75 % of what a step reads, 80 % of the file by the rule of thumb."""
+    verdict = diagnose(Evidence(efficiency=0.747, basis="streamed", checkpoint_efficiency=0.805))
+    assert verdict.headline.startswith(
+        "Healthy: decoding reaches 75 % of the hardware's ceiling (streamed bytes; 80 % by the "
+        "rule of thumb, the whole checkpoint)"
+    )

@@ -1,0 +1,190 @@
+"""The page for people, in a real browser: it says what is known, and nothing that is not."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from proxy import __version__
+from proxy.metrics import PUBLISHED
+from proxy.published import Figures, Published
+from proxy.server import BackgroundProxy
+from proxy.settings import Settings
+from proxy.simulator.checkpoint import write_bf16
+from proxy.simulator.gpu import SimulatedNvml, founding_scene
+from proxy.simulator.profile import EngineProfile
+from proxy.simulator.server import running_engine
+from proxy.status import PAGE, POLICY
+from tests.status.browser import look_at
+from tests.support.metrics import wait_until
+
+pytestmark = pytest.mark.alone
+
+NASTY = "<img src=x onerror=alert(1)>"
+
+FAST = {"rate_window": 15, "engine_metrics_interval": 0.3, "poll_interval": 0.5, "port": 0}
+
+
+@pytest.fixture
+def nvml() -> Iterator[SimulatedNvml]:
+    gpu = SimulatedNvml(founding_scene())
+    gpu.install()
+    yield gpu
+    gpu.uninstall()
+
+
+def live(proxy: BackgroundProxy) -> dict[str, Any]:
+    answer = httpx2.get(f"{proxy.url}/tokgauge/live").raise_for_status()
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def ask(proxy: BackgroundProxy, model: str, tokens: int, stream: bool = True) -> None:
+    body = {"model": model, "prompt": "a", "max_tokens": tokens, "ignore_eos": True}
+    httpx2.post(f"{proxy.url}/v1/completions", json=body | {"stream": stream}, timeout=60)
+
+
+def test_the_founding_scene_is_normal(tmp_path: Path, nvml: SimulatedNvml) -> None:
+    write_bf16(tmp_path / "model")
+    profile = EngineProfile(root=str(tmp_path / "model"))
+    with running_engine(profile) as url, BackgroundProxy(Settings(upstream=url, **FAST)) as proxy:
+        ask(proxy, profile.model, 130)
+        ask(proxy, profile.model, 20, stream=False)
+        wait_until(lambda: (live(proxy)["verdict"] or {}).get("level") == "healthy", 10, "healthy")
+        page = look_at(f"{proxy.url}/tokgauge/status", tmp_path)
+        told = live(proxy)
+    assert page.text("answer") == "✓ Yes, this is normal"
+    assert page.text("headline").startswith("Healthy: decoding reaches 7")
+    assert "streamed bytes" in page.text("headline")
+    assert "5 other processes on the GPU only hold memory (3,626 MiB)" in page.text("reasons")
+    assert page.text("efficiency-text").startswith("7")
+    assert "marker" not in page.hidden
+    for figure in ("54.3 tok/s", "by the whole checkpoint: 50.4 tok/s", "✓ up", url):
+        assert figure in page.text("tiles"), figure
+    assert "streamed answers;mean of 1 answer since the start" in page.text("tiles")
+    assert "until a person sees anything;mean of 2 answers since the start" in page.text("tiles")
+    for figure in (
+        "GPU 0: NVIDIA RTX A6000", "38,970 MiB of 49,140 MiB", "others only hold memory", "5 idle",
+        "GPU 1: NVIDIA RTX A6000", "47 %", "not the engine's GPU", "768 GB/s (catalogue)",
+    ):  # fmt: skip
+        assert figure in page.text("gpus"), figure
+    assert f"safetensors:{tmp_path / 'model'}" in page.text("inputs")
+    assert "NVML answers" in page.text("inputs")
+    assert page.text("version") == f"tokgauge {__version__}"
+    assert {"lost"} <= page.hidden
+    assert told["live"]["upstream_up"] == [{"labels": {"upstream": url}, "value": 1.0}]
+    asked = [request.removeprefix(proxy.url) for request in page.requests]
+    assert asked[0] == "/tokgauge/status"
+    assert len(asked) > 2, "it does not refresh"
+    assert set(asked[1:]) == {"/tokgauge/live"}
+
+
+def test_nothing_known_is_said_so(tmp_path: Path) -> None:
+    with BackgroundProxy(Settings(upstream="http://127.0.0.1:9", nvml=False, **FAST)) as proxy:
+        time.sleep(0.5)
+        page = look_at(f"{proxy.url}/tokgauge/status", tmp_path)
+    assert page.text("answer") == "– Cannot be judged now"
+    assert page.text("headline").startswith("Not judged: ")
+    assert page.text("efficiency-text") == "unknown"
+    assert "marker" in page.hidden
+    tiles = page.text("tiles")
+    for part in (
+        "Output nownone yet", "Ceiling of one streamunknown", "by the whole checkpoint: unknown",
+        "Bandwidth in useunknown", "✕ cannot be reached", "Requests in flightnone yet",
+        "Time to first tokenunknown", "Silent waitunknown",
+    ):  # fmt: skip
+        assert part in tiles, part
+    assert page.text("gpus") == "unknown"
+    assert "Filesunknown" in page.text("inputs")
+    assert "GPU libraryunknown" in page.text("inputs")
+
+
+def test_a_name_is_text_whatever_it_holds(tmp_path: Path) -> None:
+    profile = EngineProfile(model=NASTY)
+    with (
+        running_engine(profile) as url,
+        BackgroundProxy(Settings(upstream=url, nvml=False, **FAST)) as proxy,
+    ):
+        ask(proxy, NASTY, 5)
+        wait_until(lambda: bool((live(proxy)["figures"] or {}).get("model_info")), 10, "model_info")
+        page = look_at(f"{proxy.url}/tokgauge/status", tmp_path)
+    assert f"Model{NASTY}" in page.text("inputs")
+    assert f"all answers together{NASTY}" in page.text("tiles")
+    assert "img" not in page.tags
+    assert {request.removeprefix(proxy.url) for request in page.requests} == {
+        "/tokgauge/status", "/tokgauge/live"
+    }  # fmt: skip
+
+
+class _NoFigures(BaseHTTPRequestHandler):
+    """The page, from a tokgauge that cannot say anything."""
+
+    def do_GET(self) -> None:
+        found = self.path == "/tokgauge/status"
+        self.send_response(200 if found else 503)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Security-Policy", POLICY)
+        self.end_headers()
+        self.wfile.write(PAGE.encode() if found else b"")
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - inherited
+        pass
+
+
+@contextmanager
+def without_figures() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _NoFigures) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_that_it_cannot_refresh_is_said_plainly(tmp_path: Path) -> None:
+    with without_figures() as url:
+        page = look_at(f"{url}/tokgauge/status", tmp_path)
+    assert "lost" not in page.hidden
+    assert page.text("lost") == (
+        "Cannot refresh: no figures from tokgauge (status 503). Nothing is known yet."
+    )
+    assert page.text("answer") == "unknown"
+    assert len(page.requests) > 2, "it does not try again"
+
+
+@pytest.mark.parametrize("page", ["status", "live"])
+def test_browsers_are_told_to_be_careful(page: str) -> None:
+    with BackgroundProxy(Settings(upstream="http://127.0.0.1:9", nvml=False, **FAST)) as proxy:
+        answer = httpx2.get(f"{proxy.url}/tokgauge/{page}")
+    assert answer.status_code == 200
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["referrer-policy"] == "no-referrer"
+    policy = answer.headers["content-security-policy"].split("; ")
+    assert {"default-src 'none'", "frame-ancestors 'none'"} <= set(policy)
+    assert not any("unsafe" in part or "*" in part for part in policy)
+
+
+def test_json_has_every_published_metric_and_no_number_that_is_none() -> None:
+    published = Published(PUBLISHED)
+    assert published.samples() is None
+    name = "tokgauge_efficiency_ratio"
+    samples = [(("qwen", "streamed"), 0.75), (("qwen", "checkpoint"), float("nan"))]
+    published.publish(Figures(at=time.monotonic(), samples={name: samples}))
+    found = published.samples()
+    assert found is not None
+    assert found["efficiency_ratio"] == [
+        {"labels": {"model": "qwen", "basis": "streamed"}, "value": 0.75}
+    ]
+    assert set(found) == {family.name.removeprefix("tokgauge_") for family in PUBLISHED}
+    assert found["nvml_up"] == []
+    published.publish(Figures(at=time.monotonic() - 60, samples={name: samples}))
+    assert published.samples() is None

@@ -67,7 +67,7 @@ def _play(directory: Path, port: int, act_seconds: float, once: bool, console: C
                     f"[bold]tokgauge[/] listens on {proxy.url}, "
                     f"before a simulated vLLM ({engine}).\n"
                     f"  metrics   {proxy.url}/tokgauge/metrics\n"
-                    f"  verdict   {proxy.url}/tokgauge/live\n"
+                    f"  status    {proxy.url}/tokgauge/status\n"
                     f"  try it    curl {proxy.url}/v1/chat/completions -H 'content-type: "
                     "application/json' -d '"
                     '{"model":"Qwen/Qwen2.5-7B-Instruct","stream":true,"messages":'

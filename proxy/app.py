@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -55,15 +56,15 @@ class App:
             self._metrics.registry, self._meter.tick, self.readiness, self._metrics.published
         )
 
-    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            on_admin_port = scope["server"] and scope["server"][1] == self._admin_port
-            if self._relay is None or on_admin_port or is_own(scope["raw_path"]):
-                await self._pages(scope, receive, send)
-            else:
-                await self._relay(scope, receive, send)
-        elif scope["type"] == "lifespan":
-            await self._live(receive, send)
+    def __call__(self, scope: Any, receive: Receive, send: Send) -> Awaitable[None]:
+        """ASGI: scopes of type `http` and `lifespan`."""
+        if scope["type"] == "lifespan":
+            return self._live(receive, send)
+        admin_port = self._admin_port
+        on_admin_port = admin_port is not None and scope["server"][1] == admin_port
+        if self._relay is None or on_admin_port or is_own(scope["raw_path"]):
+            return self._pages(scope, receive, send)
+        return self._relay(scope, receive, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """ASGI lifespan: what runs beside the requests starts and ends with the server."""

@@ -54,7 +54,8 @@ class Gaps:
         # The bucket of the last gap, where the next one most likely belongs, too.
         self._bucket = 0
         self._above = self._up_to = -1.0
-        self.clear()
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
 
     def clear(self) -> None:
         """Forget all gaps."""
@@ -320,8 +321,13 @@ class Exchange:
         started = self._received_at if self._received_at is not None else self.opened_at
         completion, source = self._completion_tokens(usage.completion)
         duration = max(0.0, at - started)
-        first_token = _since(started, self._first_token_at)
-        tpot = self._time_per_output_token(completion, source)
+        first_token = first_output = tpot = per_event = None
+        if self.token_events:
+            first_token = _since(started, self._first_token_at)
+            first_output = _since(started, self._first_output_at)
+            tpot = self._time_per_output_token(completion)
+            if completion is not None and source == "usage":
+                per_event = completion / self.token_events
         return Measurement(
             id=self.id,
             method=self.method,
@@ -333,7 +339,7 @@ class Exchange:
             retried=self.retried,
             duration=duration,
             time_to_first_token=first_token,
-            time_to_first_output=_since(started, self._first_output_at),
+            time_to_first_output=first_output,
             silent_wait=self._silent_wait(first_token, duration),
             overhead=self._overhead(started, outcome),
             prompt_tokens=usage.prompt,
@@ -342,7 +348,7 @@ class Exchange:
             reasoning_tokens=usage.reasoning,
             token_source=source,
             token_events=self.token_events,
-            tokens_per_event=self._tokens_per_event(completion, source),
+            tokens_per_event=per_event,
             sequences=self._sequences(),
             time_per_output_token=tpot,
             decode_tokens_per_second=1.0 / tpot if tpot else None,
@@ -390,12 +396,7 @@ class Exchange:
         others, ended = len(reader.sequence_events), len(reader.finish_reasons)
         return ended if ended > others else 1 + others
 
-    def _tokens_per_event(self, tokens: int | None, source: str | None) -> float | None:
-        if tokens is None or source != "usage" or not self.token_events:
-            return None
-        return tokens / self.token_events
-
-    def _time_per_output_token(self, tokens: int | None, source: str | None) -> float | None:
+    def _time_per_output_token(self, tokens: int | None) -> float | None:
         """Seconds per token of one sequence, from its first token event to its last.
 
         The first event's tokens belong to the prefill. Continuous usage tells how many they are;

@@ -276,7 +276,7 @@ class Relay:
         if changed is not None and observation.may_be_refused(answer.status):
             prefix = await _collect_refusal(answer.stream)
             if observation.injection_refused(prefix):
-                await answer.stream.aclose()
+                answer.stream.close()
                 observation.retried()
                 prefix = b""
                 answer = await self._ask(scope, headers, observation, body, None, None)
@@ -287,7 +287,7 @@ class Relay:
             client: Client = scope["extensions"][CLIENT]
             return await self._pass_on(answer, prefix, client, send, observation)
         finally:
-            await answer.stream.aclose()
+            answer.stream.close()
 
     async def _ask(
         self, scope: Any, incoming: Incoming, observation: Observation, body: bytes,

@@ -18,6 +18,10 @@ from proxy.transport.timeouts import Timeouts
 _INLINE_BODY = 64 * 1024
 """Bodies in memory up to this size leave with the head, in one write and without a task."""
 
+_LARGE_READ = 64 * 1024
+"""After a read of this size it is the other connections' turn: libuv would read up to 32 of them
+from one socket before it looks at the next."""
+
 _KEEPALIVE_AFTER = 60
 """Seconds of silence before TCP probes the peer: an engine whose machine died is noticed although
 there is no limit on the wait for its first byte."""
@@ -218,6 +222,8 @@ class Connection(asyncio.Protocol):
             stream.push(now, body)
         if reader.news:
             self._react(reader, stream, now)
+        if len(data) >= _LARGE_READ:
+            self._give_way()
 
     def eof_received(self) -> None:
         reader, stream = self._reader, self._stream
@@ -321,6 +327,15 @@ class Connection(asyncio.Protocol):
             if not data:
                 return  # not a clean end: the kernel tells a reset only once
             self.data_received(data)
+
+    def _give_way(self) -> None:
+        self.pause_reading()
+        self._loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        stream = self._stream
+        if not self._discarded and (stream is None or not stream.paused):
+            self.resume_reading()
 
     # The request
 

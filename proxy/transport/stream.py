@@ -132,6 +132,10 @@ class EngineStream(httpx2.AsyncByteStream):
             self._sink = None
 
     async def aclose(self) -> None:
+        """As `close`."""
+        self.close()
+
+    def close(self) -> None:
         """Drop what is left; an unfinished response closes its connection at once."""
         self._closed = True
         self._body = self._backlog = None

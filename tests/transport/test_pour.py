@@ -2,15 +2,17 @@
 
 import asyncio
 import re
+import socket
 from itertools import pairwise
-from time import monotonic
+from threading import Thread
+from time import monotonic, sleep
 from typing import Any
 
 import httpx2
 import pytest
 
 from proxy.transport import EngineStream
-from tests.transport.support import answer, engine, transport
+from tests.transport.support import Engine, answer, engine, transport
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 PIECES = [b"%d\n" % number for number in range(6)]
@@ -145,5 +147,48 @@ def test_a_cancelled_pour_leaves_the_sink_alone(run: Any) -> None:
             await asyncio.sleep(0.1)
             assert len(got) == seen < len(PIECES)
             await stream.aclose()
+
+    run(main())
+
+
+def test_a_busy_engine_gets_one_large_read_in_each_turn_of_the_loop(run: Any) -> None:
+    size = 16_000_000
+
+    def serve(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
+            connection.sendall(bytes(size))
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        large_reads_in_turn = [0]
+        taken = 0
+
+        def next_turn() -> None:
+            large_reads_in_turn.append(0)
+            if taken < size:
+                loop.call_soon(next_turn)
+
+        def sink(at: float, data: bytes) -> bool:
+            nonlocal taken
+            taken += len(data)
+            large_reads_in_turn[-1] += len(data) > 60_000
+            sleep(0.002)  # slower than the engine: there is always more to read
+            return True
+
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            thread = Thread(target=serve, args=(listener,))
+            thread.start()
+            async with transport() as to:
+                stream = await stream_of(Engine(listener.getsockname()[1]), to)
+                loop.call_soon(next_turn)
+                assert await stream.pour(sink) is True
+                await stream.aclose()
+            thread.join()
+        assert taken == size
+        assert sum(large_reads_in_turn) > 10
+        assert max(large_reads_in_turn) <= 2
 
     run(main())

@@ -273,16 +273,16 @@ class Relay:
     ) -> Outcome:  # fmt: skip
         answer = await self._ask(scope, headers, observation, body, changed, upload)
         prefix = b""
-        if changed is not None and observation.may_be_refused(answer.status):
-            prefix = await _collect_refusal(answer.stream)
-            if observation.injection_refused(prefix):
-                answer.stream.close()
-                observation.retried()
-                prefix = b""
-                answer = await self._ask(scope, headers, observation, body, None, None)
-        if answer.status >= 400:
-            departure.read_on()  # an engine that refuses no longer reads the body
         try:
+            if changed is not None and observation.may_be_refused(answer.status):
+                prefix = await _collect_refusal(answer.stream)
+                if observation.injection_refused(prefix):
+                    answer.stream.close()
+                    observation.retried()
+                    prefix = b""
+                    answer = await self._ask(scope, headers, observation, body, None, None)
+            if answer.status >= 400:
+                departure.read_on()  # an engine that refuses no longer reads the body
             observation.request_sent(answer.stream.sent_at)
             client: Client = scope["extensions"][CLIENT]
             return await self._pass_on(answer, prefix, client, send, observation)

@@ -69,6 +69,26 @@ LEAVING = pytest.mark.parametrize("how", ["close", "reset"])
 
 
 @LEAVING
+def test_case_25_client_leaves_while_a_refusal_is_looked_at(rig: Rig, how: str) -> None:
+    """The proxy reads a 400 before it passes it on, to see whether its own wish was refused."""
+
+    async def half_a_refusal(c: Conversation) -> None:
+        await c.send(b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n")
+        await c.send(b"content-length: 500\r\n\r\n{")
+        await c.until_peer_leaves()
+
+    rig.engine.on(CHAT, half_a_refusal)
+    watch = rig.watch()
+    client = rig.client()
+    client.request("POST", CHAT, [JSON], body_of(asked=False))
+    (received,) = rig.engine.wait_requests(1)
+    time.sleep(0.2)
+    left = left_by(client, how)
+    assert received.wait_closed() - left < SOON
+    assert watch.after().outcomes == {"client_closed": 1}
+
+
+@LEAVING
 @pytest.mark.parametrize("asked", [True, False], ids=["asked", "unasked"])
 def test_case_25_client_leaves_after_three_events(rig: Rig, how: str, asked: bool) -> None:
     async def three(c: Conversation) -> None:

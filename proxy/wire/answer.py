@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -39,9 +39,6 @@ class AnswerReader:
     __slots__ = ("done", "error", "finish_reasons", "first_event_tokens", "model", "raw_usage",
                  "sequence_events", "skip_first_of_sequence", "token_events", "unreadable",
                  "usage_seen")  # fmt: skip
-
-    has_terminator: ClassVar[bool] = True
-    """Whether a complete stream of this dialect says that it is complete."""
 
     def __init__(self) -> None:
         self.done = False

@@ -28,11 +28,13 @@ def run(request: pytest.FixtureRequest) -> Run:
             before = process.num_fds()
             await asyncio.wait_for(main, 60)
             gc.collect()
-            for _ in range(50):
-                if process.num_fds() == before:
+            # A proxy that other tests keep in this process opens a connection to its engine now and
+            # then, and closes it after four seconds: that is no leak of this test.
+            for _ in range(700):
+                if process.num_fds() <= before:
                     break
                 await asyncio.sleep(0.01)
-            assert process.num_fds() == before
+            assert process.num_fds() <= before
 
         process = psutil.Process()
         factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop

@@ -50,14 +50,14 @@ QUICKLY = 1.0
 STANDSTILL = 1.5
 """Seconds over which it must then not make a single token."""
 TTFT_MARGIN = 0.020
-"""Seconds by which the proxy's mean time to first token may exceed the engine's: the way through
+"""Seconds by which the proxy's median time to first token may exceed the engine's: the way through
 the engine's own HTTP server."""
 TPOT_MARGIN = 0.10
 """Share by which the mean times per output token may differ."""
 READ_BYTES_MARGIN = 0.15
-"""Share by which the two counts of bytes read may differ. The KV cache is a quarter of what a step of
-the tiny model reads, and its size is sampled once a second in blocks of 128 tokens; of a real model it
-is a few percent."""
+"""Share by which the two counts of bytes read may differ. The KV cache is a quarter of what a step
+of the tiny model reads, and its size is sampled once a second in blocks of 128 tokens; of a real
+model it is a few percent."""
 
 
 @dataclass

@@ -81,7 +81,10 @@ def running_proxy(upstream: str, weights_bytes: int, log: Path) -> Iterator[str]
 def _running(
     command: list[str], environment: dict[str, str], log: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
-    # A session of its own: vLLM's engine core is a child that must go with it.
+    # A process group of its own: vLLM's engine core is a child that must go with it. Not a session:
+    # Linux shares the cores out by session (autogroups), and vLLM's processes on a CPU wait in
+    # sched_yield. With the proxy in another session the kernel (seen on 6.18) let its runnable
+    # thread wait for 0.4 s, about once in 40 streams, and the clients' too.
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -89,7 +92,7 @@ def _running(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
+            process_group=0,
         )
     try:
         yield process

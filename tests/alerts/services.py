@@ -16,7 +16,7 @@ from typing import Any
 import httpx2
 import yaml
 
-from tests.alerts.programs import program
+from tests.support.programs import program
 
 CONFIG = Path(__file__).parents[2] / "config"
 

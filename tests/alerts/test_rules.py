@@ -10,7 +10,7 @@ import yaml
 
 from proxy.metrics import Metrics
 from proxy.settings import DURATION_BUCKETS
-from tests.alerts.programs import program
+from tests.support.programs import program
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "config"

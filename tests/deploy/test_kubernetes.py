@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from proxy.settings import load_settings
-from tests.alerts.programs import program
+from tests.support.programs import program
 
 BASE = Path(__file__).parents[2] / "deploy" / "kubernetes"
 CONFIG = BASE.parents[1] / "config"

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.programs import program
 
 HERE = Path(__file__).parent / "nvml_stub"
 MIB = 1024**2
@@ -54,11 +55,8 @@ gpu1.process 777 {20480 * MIB} 46 /usr/bin/python3
 
 
 def compile_stub(folder: Path, *options: str) -> Path:
-    gcc = shutil.which("gcc")
-    if gcc is None:
-        pytest.skip("gcc is missing: the NVML stub library cannot be compiled")
     library = folder / "libnvidia-ml.so.1"
-    command = [gcc, "-O1", "-Wall", "-Werror", "-shared", "-fPIC", *options]
+    command = [program("gcc"), "-O1", "-Wall", "-Werror", "-shared", "-fPIC", *options]
     source = HERE / "nvml_stub.c"
     subprocess.run(
         [*command, "-Wl,-soname,libnvidia-ml.so.1", "-o", library, source], check=True, timeout=60

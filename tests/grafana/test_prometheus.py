@@ -1,15 +1,15 @@
 """Every query of every panel, answered by a real Prometheus that has scraped a real proxy."""
 
 import math
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from generate import dashboards
-from recording import PROGRAM, Recording, recording
+from recording import Recording, recording
+
+from tests.support.programs import program
 
 pytestmark = pytest.mark.alone
 
@@ -39,8 +39,7 @@ EMPTY = {
 
 @pytest.fixture(scope="module")
 def recorded() -> Iterator[Recording]:
-    if shutil.which(PROGRAM) is None and os.environ.get("CI") != "true":
-        pytest.skip(f"{PROGRAM} is not installed (Debian: apt-get install prometheus)")
+    program("prometheus")
     with recording() as made:
         yield made
 

@@ -50,8 +50,8 @@ QUICKLY = 1.0
 STANDSTILL = 1.5
 """Seconds over which it must then not make a single token."""
 TTFT_MARGIN = 0.020
-"""Seconds by which the proxy's mean time to first token may exceed the engine's: the way through the
-engine's own HTTP server."""
+"""Seconds by which the proxy's mean time to first token may exceed the engine's: the way through
+the engine's own HTTP server."""
 TPOT_MARGIN = 0.10
 """Share by which the mean times per output token may differ."""
 READ_BYTES_MARGIN = 0.15

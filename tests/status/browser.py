@@ -2,13 +2,12 @@
 
 import json
 import os
-import shutil
 import subprocess
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
 
-import pytest
+from tests.support.programs import program
 
 _VOID = frozenset({"meta", "link", "br", "img", "input", "hr"})
 
@@ -55,16 +54,10 @@ class Seen(HTMLParser):
 
 def look_at(url: str, directory: Path) -> Seen:
     """Load the page, let its clock run for five seconds, and read what stands there then."""
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        message = "chromium is not installed (Debian: apt-get install chromium)"
-        if os.environ.get("CI") == "true":
-            pytest.fail(message)
-        pytest.skip(message)
     log = directory / "requests.json"
     ended = subprocess.run(
         [
-            chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
+            program("chromium"), "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
             "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking",
             "--disable-component-update", "--disable-sync", f"--user-data-dir={directory / 'user'}",
             # The browser's own calls to its maker find no way out either.

@@ -19,9 +19,9 @@ from proxy.settings import Settings
 from proxy.simulator.gpu import SimulatedNvml
 from proxy.simulator.story import Act, story
 from tests.alerts import services
-from tests.support.programs import program
 from tests.alerts.services import Prometheus, Webhook, wait_until
 from tests.alerts.test_rules import documented_queries, rules, run
+from tests.support.programs import program
 
 pytestmark = pytest.mark.alone
 

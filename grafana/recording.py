@@ -133,6 +133,8 @@ def recording(pace: float = 1.0) -> Iterator[Recording]:
                     _wait_for_scrapes(client)
                     start = time.time()
                     asyncio.run(_play(proxy.url, engine, nvml, acts))
+                    # At the end all series must be there: a scrape that takes too long ends them.
+                    _wait_for_scrapes(client)
                     yield Recording(client, start, time.time())
         finally:
             nvml.uninstall()
@@ -198,7 +200,7 @@ def _address(process: subprocess.Popen[bytes], log: Path) -> str:
 
 
 def _wait_for_scrapes(client: httpx2.Client) -> None:
-    """Prometheus begins some seconds after it has started: until it knows the ceiling."""
+    """Until the last scrapes succeeded and told the ceiling; the first come some seconds late."""
     end = time.monotonic() + 30
     while time.monotonic() < end:
         query = "tokgauge_ceiling_tokens_per_second and on (instance) up{job='engine'} == 1"

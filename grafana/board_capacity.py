@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from defined import help_text
-from panels import Json, Query, Steps, dashboard, stat, timeseries, typed
+from panels import Json, Query, Steps, stat, timeseries, typed
 from queries import increase, mean, rate, select
-from shared import documents, judged_efficiency, model, runbooks, targets
+from shared import dashboard, judged_efficiency, runbooks
 
 _MONTH = 2_629_800
 """Seconds of a mean month (365.25 days / 12)."""
@@ -29,8 +29,6 @@ def board() -> Json:
         "tokgauge: capacity and cost",
         "How many tokens, how much of the time, what limits more, and what a token costs.",
         [
-            *targets(),
-            model(),
             typed(
                 "monthly_cost",
                 "Cost of a month",
@@ -193,5 +191,4 @@ def board() -> Json:
                 ),
             ],
         },
-        documents("measuring.md", "dashboards.md"),
     )

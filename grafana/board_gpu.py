@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from defined import help_text
-from panels import Json, Query, dashboard, gauge, stat, state_timeline, table, timeseries
+from panels import Json, Query, gauge, stat, state_timeline, table, timeseries
 from queries import rate, select
 from shared import (
     CONTENTION,
@@ -11,13 +11,12 @@ from shared import (
     HOLDS,
     UP,
     UP_STEPS,
+    contention,
+    dashboard,
     documents,
     gpu,
     judged_efficiency,
-    model,
-    one_of,
     runbooks,
-    targets,
 )
 
 _GPU = "{{instance}} GPU {{gpu}}"
@@ -33,7 +32,7 @@ def board() -> Json:
         "tokgauge-gpu",
         "tokgauge: GPU",
         "Bandwidth used and available, memory and who holds it, neighbours, throttling.",
-        [*targets(), model(), gpu()],
+        [gpu()],
         {
             "Bandwidth": [
                 timeseries(
@@ -142,10 +141,7 @@ def board() -> Json:
                 state_timeline(
                     "Contention",
                     help_text("tokgauge_gpu_contention"),
-                    Query(
-                        one_of("tokgauge_gpu_contention", "state", "instance, gpu", CONTENTION),
-                        _GPU,
-                    ),
+                    Query(contention(), _GPU),
                     states=list(CONTENTION.values()),
                     width=16,
                     height=8,
@@ -201,5 +197,4 @@ def board() -> Json:
                 ),
             ],
         },
-        documents("measuring.md", "dashboards.md"),
     )

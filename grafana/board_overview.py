@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from defined import help_text
-from panels import Json, Query, State, dashboard, gauge, stat, state_timeline, table, timeseries
+from panels import Json, Query, State, gauge, stat, state_timeline, table, timeseries
 from queries import increase, quantile, rate, select
 from shared import (
     CONTENTION,
@@ -12,13 +12,13 @@ from shared import (
     LEVELS,
     UP,
     UP_STEPS,
+    contention,
+    dashboard,
     documents,
     gpu,
     judged_efficiency,
-    model,
-    one_of,
     runbooks,
-    targets,
+    verdict,
 )
 
 _TTFT = "tokgauge_time_to_first_token_seconds"
@@ -36,7 +36,7 @@ def board() -> Json:
         "tokgauge-overview",
         "tokgauge: overview",
         "Is it normal? Speed against the hardware's ceiling, waiting, and why when it is low.",
-        [*targets(), model(), gpu()],
+        [gpu()],
         {
             "Is it normal?": [
                 gauge(
@@ -53,10 +53,7 @@ def board() -> Json:
                     "Verdict",
                     help_text("tokgauge_verdict"),
                     "none",
-                    Query(
-                        one_of("tokgauge_verdict", "level", "instance, model", LEVELS),
-                        "{{instance}} {{model}}",
-                    ),
+                    Query(verdict(), "{{instance}} {{model}}"),
                     states=list(LEVELS.values()),
                     links=runbooks("TokgaugeEfficiencyLow"),
                     height=8,
@@ -65,10 +62,7 @@ def board() -> Json:
                     "Contention",
                     help_text("tokgauge_gpu_contention"),
                     "none",
-                    Query(
-                        one_of("tokgauge_gpu_contention", "state", "instance, gpu", CONTENTION),
-                        "{{instance}} GPU {{gpu}}",
-                    ),
+                    Query(contention(), "{{instance}} GPU {{gpu}}"),
                     states=list(CONTENTION.values()),
                     links=runbooks("TokgaugeNeighbourActive"),
                     height=8,
@@ -130,10 +124,7 @@ def board() -> Json:
                 state_timeline(
                     "Verdict over time",
                     "Which level held when.",
-                    Query(
-                        one_of("tokgauge_verdict", "level", "instance, model", LEVELS),
-                        "{{instance}} {{model}}",
-                    ),
+                    Query(verdict(), "{{instance}} {{model}}"),
                     states=list(LEVELS.values()),
                     links=runbooks("TokgaugeEfficiencyLow"),
                 ),
@@ -186,10 +177,7 @@ def board() -> Json:
                 state_timeline(
                     "Contention over time",
                     help_text("tokgauge_gpu_contention"),
-                    Query(
-                        one_of("tokgauge_gpu_contention", "state", "instance, gpu", CONTENTION),
-                        "{{instance}} GPU {{gpu}}",
-                    ),
+                    Query(contention(), "{{instance}} GPU {{gpu}}"),
                     states=list(CONTENTION.values()),
                     links=runbooks("TokgaugeNeighbourActive"),
                     width=8,
@@ -229,5 +217,4 @@ def board() -> Json:
                 ),
             ],
         },
-        documents("measuring.md", "dashboards.md"),
     )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from defined import help_text
-from panels import Json, Query, dashboard, heatmap, timeseries
+from panels import Json, Query, heatmap, timeseries
 from queries import buckets, quantile, rate, select
-from shared import documents, model, runbooks, targets
+from shared import dashboard, documents, runbooks
 
 _TTFT = "tokgauge_time_to_first_token_seconds"
 _OUTPUT = "tokgauge_time_to_first_output_seconds"
@@ -43,7 +43,7 @@ def board() -> Json:
         "tokgauge-requests",
         "tokgauge: requests",
         "How long requests take, how fast they decode, how they end, and what measuring costs.",
-        [*targets(), model()],
+        [],
         {
             "Waiting": [
                 heatmap(
@@ -205,5 +205,4 @@ def board() -> Json:
                 ),
             ],
         },
-        documents("measuring.md", "dashboards.md"),
     )

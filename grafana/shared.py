@@ -1,9 +1,10 @@
-"""What all dashboards have in common: variables, colours of states, links."""
+"""What dashboards have in common: variables, colours of states, queries, links."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import panels
 from panels import Json, State, Steps, chosen
 from queries import select
 
@@ -38,7 +39,17 @@ CONTENTION = {
 HOLDS = (State(1, "yes", "orange"),)
 
 
-def one_of(name: str, label: str, by: str, states: Mapping[str, State]) -> str:
+def verdict() -> str:
+    """The level that holds, as a number of LEVELS, by instance and model."""
+    return _one_of("tokgauge_verdict", "level", "instance, model", LEVELS)
+
+
+def contention() -> str:
+    """The state that holds, as a number of CONTENTION, by instance and GPU."""
+    return _one_of("tokgauge_gpu_contention", "state", "instance, gpu", CONTENTION)
+
+
+def _one_of(name: str, label: str, by: str, states: Mapping[str, State]) -> str:
     """One number for the state that holds, from a metric that is 1 for it and 0 for the others."""
     numbered = (
         f"{state.value} * ({select(name, **{label: key})} == 1)" for key, state in states.items()
@@ -70,21 +81,21 @@ def documents(*names: str) -> Mapping[str, str]:
     return {titles[name]: f"{_DOCUMENTS}/{name}" for name in names}
 
 
-def targets() -> Sequence[Json]:
-    """Which tokgauge: the job and the instance in Prometheus."""
-    return (
+def dashboard(
+    uid: str, title: str, text: str, variables: Sequence[Json], rows: Mapping[str, Sequence[Json]]
+) -> Json:
+    """A dashboard with the variables and links that all have; `variables` are its own ones."""
+    common = (
         chosen("job", "Job", "label_values(tokgauge_build_info, job)"),
         chosen("instance", "Instance", 'label_values(tokgauge_build_info{job=~"$job"}, instance)'),
+        chosen(
+            "model",
+            "Model",
+            'label_values(tokgauge_requests_in_flight{job=~"$job",instance=~"$instance"}, model)',
+        ),
     )
-
-
-def model() -> Json:
-    """Which model, as the engine lists it."""
-    return chosen(
-        "model",
-        "Model",
-        'label_values(tokgauge_requests_in_flight{job=~"$job",instance=~"$instance"}, model)',
-    )
+    links = documents("measuring.md", "dashboards.md")
+    return panels.dashboard(uid, title, text, (*common, *variables), rows, links)
 
 
 def gpu() -> Json:

@@ -13,7 +13,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -24,19 +26,44 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from bench import candidates, per_event, report
-from bench.candidates import haproxy, litellm, nginx, plain, tokgauge, unmeasured, vllm_router
+from bench.candidates import (
+    direct,
+    haproxy,
+    litellm,
+    nginx,
+    plain,
+    tokgauge,
+    unmeasured,
+    vllm_router,
+)
 from bench.candidates.launch import Absent, Place
 from bench.figures import Results
 from bench.goals import judge
 from bench.load import PLAIN
 from bench.processes import Child, Cores, free_port, raise_file_limit
+from bench.schedule import Schedule
 from bench.stages import FULL, QUICK, Bench, Candidate, Plan
 
 logger = logging.getLogger("bench")
 
 _START_LIMIT = 120.0
-_GROWTH = (tokgauge,)
-_MEMORY = (nginx, haproxy, tokgauge, unmeasured, plain, vllm_router, litellm)
+_MEMORY = {
+    nginx: 15, haproxy: 15, tokgauge: 20, unmeasured: 20, plain: 50, vllm_router: 20, litellm: 100,
+}  # fmt: skip
+_GROWTH = {tokgauge: 200}
+"""Candidates with the seconds that they need for these stages."""
+
+_MISSING = "what is missing was not measured"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a run; `work` gets the moment at which its time is over (monotonic seconds)."""
+
+    name: str
+    expected: float
+    """Seconds that it needs in a full run."""
+    work: Callable[[float], Awaitable[None]]
 
 
 class Run:
@@ -57,14 +84,13 @@ class Run:
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         try:
             async with asyncio.timeout(seconds):
-                await self._everything()
+                await self._everything(time.monotonic() + seconds)
         except TimeoutError:
-            self.results.cut = f"stopped after {seconds:.0f} s; what is missing was not measured"
+            self.results.cuts.append(f"stopped after {seconds:.0f} s: {_MISSING}")
         except asyncio.CancelledError:
-            self.results.cut = "stopped by a signal; what is missing was not measured"
+            self.results.cuts.append(f"stopped by a signal: {_MISSING}")
 
-    async def _everything(self) -> None:
-        plan, results = self._plan, self.results
+    async def _everything(self, end: float) -> None:
         port = free_port()
         engine = Child(
             (sys.executable, "-m", "bench.engine", "--port", str(port)),
@@ -72,25 +98,74 @@ class Run:
         )  # fmt: skip
         with engine:
             await _ready(port, engine)
-            bench = Bench(port, plan, results)
+            bench = Bench(port, self._plan, self.results)
             with contextlib.ExitStack() as running:
                 started = await self._start_all(port, running)
-                for stage in (bench.idle, bench.paced, bench.flat_out, bench.requests):
-                    await _timed(stage, started)
-                await _timed(bench.latency, started)
-                if plan.half_capacity:
-                    await _timed(bench.half_capacity, started)
-                if plan.scrape_seconds:
-                    for candidate in started:
-                        if candidate.name == tokgauge.NAME:
-                            await bench.scrapes(candidate)
-            for stage_of_one, modules in ((bench.memory, _MEMORY), (bench.growth, _GROWTH)):
-                for module in modules:
-                    if module.NAME in results.versions:
-                        with self._started(module, port) as (place, child):
-                            await _ready(place.port, child)
-                            logger.info("%s: %s", stage_of_one.__name__, module.NAME)
-                            await stage_of_one(Candidate(module.NAME, place.port, child))
+                together, alone = self._together(bench, started), self._alone(bench, port)
+                parts = [(part.name, part.expected) for part in (*together, *alone)]
+                schedule = Schedule(end - time.monotonic(), parts)
+                for part in together:
+                    await self._run(part, schedule)
+            for part in alone:
+                await self._run(part, schedule)
+
+    def _together(self, bench: Bench, started: Sequence[Candidate]) -> list[Part]:
+        """What is measured with all candidates running."""
+        parts = [
+            Part("idle", 12, lambda _: bench.idle(started)),
+            Part("paced", 290, lambda _: bench.paced(started)),
+            Part("requests", 95, lambda _: bench.requests(started)),
+            Part("latency", 120, lambda _: bench.latency(started)),
+        ]
+        if self._plan.half_capacity:
+            parts.append(Part("half capacity", 160, lambda _: bench.half_capacity(started)))
+        own = [candidate for candidate in started if candidate.name == tokgauge.NAME]
+        if self._plan.scrape_seconds and own:
+            parts.append(Part("scrapes", 20, lambda _: bench.scrapes(own[0])))
+        # Last: a slow candidate cannot come to rest after it, and is stopped.
+        return [*parts, Part("flat out", 130, lambda _: bench.flat_out(started))]
+
+    def _alone(self, bench: Bench, port: int) -> list[Part]:
+        """What is measured with one candidate, which is started for it."""
+
+        async def memory(module: ModuleType, _: float) -> None:
+            async with self._fresh(module, port) as candidate:
+                await bench.memory(candidate)
+
+        async def growth(module: ModuleType, end: float) -> None:
+            async with self._fresh(module, port) as candidate:
+                await bench.growth(candidate, end)
+
+        parts = []
+        for module, expected in _MEMORY.items():
+            if module.NAME in self.results.versions:
+                parts.append(Part(f"memory, {module.NAME}", expected, partial(memory, module)))
+        for module, expected in _GROWTH.items():
+            if module.NAME in self.results.versions:
+                parts.append(Part(f"growth, {module.NAME}", expected, partial(growth, module)))
+        return parts
+
+    async def _run(self, part: Part, schedule: Schedule) -> None:
+        """One part, for no longer than its share of the time."""
+        left, seconds = schedule.left(), schedule.take(part.name)
+        logger.info("%s: at most %.0f s; all: at most %.0f s", part.name, seconds, left)
+        start = time.monotonic()
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                await part.work(start + seconds)
+        except Absent as error:
+            self.results.cuts.append(f"{part.name}: {error}")
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            self.results.cuts.append(f"{part.name}: stopped after {seconds:.0f} s: {_MISSING}")
+        logger.info("%s: took %.0f s", part.name, time.monotonic() - start)
+
+    @contextlib.asynccontextmanager
+    async def _fresh(self, module: ModuleType, port: int) -> AsyncIterator[Candidate]:
+        with self._started(module, port) as (place, child):
+            await _ready(place.port, child)
+            yield Candidate(module.NAME, place.port, child)
 
     async def _start_all(self, port: int, running: contextlib.ExitStack) -> list[Candidate]:
         started = []
@@ -122,14 +197,6 @@ class Run:
         )  # fmt: skip
         with child:
             yield place, child
-
-
-async def _timed(
-    stage: Callable[[Sequence[Candidate]], Awaitable[None]], started: Sequence[Candidate]
-) -> None:
-    start = time.monotonic()
-    await stage(started)
-    logger.info("%s: %.0f s", getattr(stage, "__name__", ""), time.monotonic() - start)
 
 
 async def _ready(port: int, child: Child | None) -> None:
@@ -168,7 +235,8 @@ def main(
     cost = per_event.measure()
     plan, modules = (QUICK, candidates.QUICK) if quick else (FULL, candidates.ALL)
     if only:
-        modules = tuple(module for module in candidates.ALL if module.NAME in only)
+        # Latencies are those beyond the latency without a proxy.
+        modules = tuple(one for one in candidates.ALL if one is direct or one.NAME in only)
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tokgauge-bench-") as directory:
         run = Run(plan, modules, Path(directory))

@@ -4,7 +4,9 @@ Events have the shape and size of vLLM 0.32's (221 bytes, one HTTP chunk each); 
 time at which they were sent, so that a client on the same machine can tell how long they took.
 `POST /bench/mode` sets how streams run: `interval` (seconds between events; 0: as fast as they are
 taken), `slots` (1: all streams emit at the same tick, as an engine's steps do; n: spread over n
-moments of the interval) and `events` (per stream; 0: until the client leaves).
+moments of the interval) and `events` (per stream; 0: until the client leaves). `POST /bench/cut`
+ends the streams that still run and says how many they were: some proxies go on reading when their
+client has left, and would be busy with streams that nobody waits for in the next measurement.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ import argparse
 import asyncio
 import gc
 import json
+import socket
+import struct
 import time
 from typing import cast
 
@@ -82,6 +86,7 @@ class Pacer:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.events = 0
         self.interval = 0.02
+        self.running: set[Engine] = set()
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
         self._slots: list[dict[Engine, None]] = []
@@ -104,6 +109,7 @@ class Pacer:
             self.add(stream)
 
     def add(self, stream: Engine) -> None:
+        self.running.add(stream)
         if self.interval:
             stream.slot = self._next
             self._slots[self._next][stream] = None
@@ -112,6 +118,7 @@ class Pacer:
             self._loop.call_soon(stream.pump)
 
     def remove(self, stream: Engine) -> None:
+        self.running.discard(stream)
         if stream.slot < len(self._slots):
             self._slots[stream.slot].pop(stream, None)
 
@@ -188,8 +195,19 @@ class Engine(asyncio.Protocol):
         elif path == b"/bench/mode":
             self._pacer.set(**json.loads(body))
             self._transport.write(_json(b"{}"))
+        elif path == b"/bench/cut":
+            running = list(self._pacer.running)
+            for stream in running:
+                stream.cut()
+            self._transport.write(_json(b"%d" % len(running)))
         else:
             self._transport.write(_json(_MODELS if path == b"/v1/models" else b"{}"))
+
+    def cut(self) -> None:
+        """Drop the connection in mid-stream, with whatever of it is still on its way."""
+        sock = self._transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._transport.abort()
 
     def emit(self) -> None:
         """Send the next event. One that cannot be taken now is left out."""

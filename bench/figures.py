@@ -55,8 +55,8 @@ class Results:
         """Rates that engine and client limited: the candidate could do more."""
         self.void: dict[str, dict[str, list[str]]] = {}
         self.absent: dict[str, str] = {}
-        self.cut = ""
-        """Why the run ended before its end, if it did."""
+        self.cuts: list[str] = []
+        """What ended before its end, and why."""
         self.versions: dict[str, str] = {}
 
     def add(self, name: str, key: str, value: float) -> None:

@@ -19,6 +19,10 @@ class LoadError(Exception):
     """The candidate did not answer as it must."""
 
 
+class Silence(LoadError):  # noqa: N818 - what happened, not an error of the bench
+    """The candidate did not answer within the time it has."""
+
+
 def request(*, stream: bool) -> bytes:
     """A chat request as a client library would send it."""
     body = (
@@ -157,9 +161,10 @@ async def connect(port: int, count: int, tally: Tally) -> list[Connection]:
 async def open_streams(
     port: int, count: int, tally: Tally, *, timeout: float = 10.0
 ) -> list[Connection]:
-    """Open `count` streams; returns when each has had its first event. Raises LoadError."""
+    """Open `count` streams; returns when each has had its first event. Raises Silence."""
     loop = asyncio.get_running_loop()
     streams: list[Connection] = []
+    begun = 0
     try:
         async with asyncio.timeout(timeout):
             while len(streams) < count:
@@ -169,8 +174,9 @@ async def open_streams(
                 all_there: asyncio.Future[None] = loop.create_future()
 
                 def first(_: int, all_there: asyncio.Future[None] = all_there) -> None:
-                    nonlocal waiting
+                    nonlocal waiting, begun
                     waiting -= 1
+                    begun += 1
                     if not waiting and not all_there.done():
                         all_there.set_result(None)
 
@@ -180,7 +186,10 @@ async def open_streams(
                 await all_there
     except (TimeoutError, OSError) as error:
         close(streams)
-        raise LoadError(f"{len(streams)} of {count} streams after {timeout:.0f} s") from error
+        raise Silence(f"{begun} of {count} streams after {timeout:.0f} s") from error
+    except asyncio.CancelledError:
+        close(streams)
+        raise
     return streams
 
 
@@ -214,7 +223,7 @@ async def first_event_times(port: int, count: int) -> list[float]:
                 connection.ask(STREAM)
                 await ended
     except TimeoutError as error:
-        raise LoadError(f"{len(times)} of {count} first events in 60 s") from error
+        raise Silence(f"{len(times)} of {count} first events in 60 s") from error
     finally:
         connection.close()
     if tally.failures:

@@ -73,7 +73,7 @@ def document(
             for name in results.versions
         },
         "absent": results.absent,
-        "cut": results.cut,
+        "cuts": results.cuts,
         "per_event": per_event,
         "goals": [
             {
@@ -102,8 +102,8 @@ def show(
         soft_wrap=True,
     )
     console.print(_figures(results))
-    if results.cut:
-        console.print(results.cut)
+    for cut in results.cuts:
+        console.print(cut)
     for name, reason in results.absent.items():
         console.print(f"absent: {name}: {reason}", soft_wrap=True)
     for name, void in results.void.items():

@@ -36,6 +36,15 @@ _LEAST = 0.95
 _BUSY = 0.85
 """Share of its core beyond which a candidate no longer answers at its ease."""
 
+_HOPELESS = 2.0
+"""Cores that a load may need, reckoned from one stream, to be tried: each of many costs less."""
+
+_AT_REST = 0.1
+"""Share of its core below which a candidate has done what it had left to do."""
+
+_REST_LIMIT = 15.0
+_OPEN_LIMIT = 30.0
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -55,7 +64,7 @@ class Plan:
 
 FULL = Plan(
     rounds=3, paced_seconds=4.5, seconds=2.5, ttft_requests=200, memory_streams=MEMORY_STREAMS,
-    growth_requests=200_000, half_capacity=True, scrape_seconds=6.0, limit_seconds=1_500.0,
+    growth_requests=200_000, half_capacity=True, scrape_seconds=6.0, limit_seconds=1_420.0,
 )  # fmt: skip
 
 QUICK = Plan(
@@ -85,6 +94,7 @@ class Bench:
         self._results = results
         self._idle: dict[str, float] = {}
         self._streams: dict[str, int] = {}
+        self._silent: set[str] = set()
 
     # stages, with all candidates running
 
@@ -107,56 +117,52 @@ class Bench:
         """CPU time of an event at a pace that each candidate can keep."""
         for candidate in candidates:
             self._streams[candidate.name] = await self._sustained(candidate)
-        for turn in range(self._plan.rounds):
-            for mode in ("step", "staggered"):
-                # Without a proxy there is no CPU time to measure, only the load to check.
-                for candidate in candidates if turn == 0 else _proxies(candidates):
-                    await self._paced(candidate, mode)
+        for turn, candidate in self._turns(candidates):
+            # Without a proxy there is no CPU time to measure, only the load to check.
+            if candidate.child is not None or turn == 0:
+                for mode in ("step", "staggered"):
+                    if candidate.name not in self._silent:
+                        await self._paced(candidate, mode)
 
     async def flat_out(self, candidates: Sequence[Candidate]) -> None:
         """Events in a second when the engine sends as fast as it can."""
         key = "flat_events_per_second"
-        for _ in range(self._plan.rounds):
-            for candidate in candidates:
-                with self._annulling(candidate, key):
-                    tally = load.Tally()
-                    # Opened while the engine is silent: a flood holds up streams that begin.
-                    await self._mode(interval=3600.0, slots=1, events=0)
-                    opened = await load.open_streams(candidate.port, STREAMS[0], tally)
-                    try:
-                        await self._mode(interval=0.0, slots=1, events=0)
-                        seen = await _window(candidate, tally, self._plan.seconds)
-                    finally:
-                        load.close(opened)
-                        await asyncio.sleep(0.2)
-                    self._results.add(candidate.name, key, seen.events / seen.seconds)
-                    self._judge_limit(candidate, key, seen)
+        for _, candidate in self._turns(candidates):
+            with self._annulling(candidate, key):
+                tally = load.Tally()
+                # Opened while the engine is silent: a flood holds up streams that begin.
+                await self._mode(interval=3600.0, slots=1, events=0)
+                streams = self._streams.get(candidate.name, STREAMS[0])
+                opened = await self._open(candidate, streams, tally)
+                try:
+                    await self._mode(interval=0.0, slots=1, events=0)
+                    seen = await _window(candidate, tally, self._plan.seconds)
+                finally:
+                    await self._leave(candidate, opened)
+                self._results.add(candidate.name, key, seen.events / seen.seconds)
+                self._judge_limit(candidate, key, seen)
 
     async def requests(self, candidates: Sequence[Candidate]) -> None:
         """Requests whose answers are not streamed, on connections that are kept."""
-        for _ in range(self._plan.rounds):
-            for candidate in candidates:
-                with self._annulling(candidate, "requests_per_second", "request_cpu_us"):
-                    seen = await self._ask(
-                        candidate, [load.PLAIN] * CONNECTIONS, self._plan.seconds
-                    )
-                    rate = seen.answers / seen.seconds
-                    self._results.add(candidate.name, "requests_per_second", rate)
-                    self._judge_limit(candidate, "requests_per_second", seen)
-                    if candidate.child is not None:
-                        cpu = self._without_idle(candidate, seen) / seen.answers
-                        self._results.add(candidate.name, "request_cpu_us", cpu * 1e6)
+        for _, candidate in self._turns(candidates):
+            with self._annulling(candidate, "requests_per_second", "request_cpu_us"):
+                seen = await self._ask(candidate, [load.PLAIN] * CONNECTIONS, self._plan.seconds)
+                rate = seen.answers / seen.seconds
+                self._results.add(candidate.name, "requests_per_second", rate)
+                self._judge_limit(candidate, "requests_per_second", seen)
+                if candidate.child is not None:
+                    cpu = self._without_idle(candidate, seen) / seen.answers
+                    self._results.add(candidate.name, "request_cpu_us", cpu * 1e6)
 
     async def latency(self, candidates: Sequence[Candidate]) -> None:
         """Time to first event and delay of events with a single stream at a time."""
-        for _ in range(self._plan.rounds):
-            base: dict[str, float] = {}
-            for candidate in candidates:
-                with self._annulling(candidate, *(f"low_{kind}" for kind in _DELAYS)):
-                    times = await self._first_events(candidate, self._plan.ttft_requests)
-                    await self._mode(interval=INTERVAL / 4, slots=1, events=0)
-                    seen = await self._watch(candidate, 1, self._plan.seconds, timed=True)
-                    self._add_delays(candidate, "low", times, seen, base)
+        base: dict[str, float] = {}
+        for _, candidate in self._turns(candidates):
+            with self._annulling(candidate, *(f"low_{kind}" for kind in _DELAYS)):
+                times = await self._first_events(candidate, self._plan.ttft_requests)
+                await self._mode(interval=INTERVAL / 4, slots=1, events=0)
+                seen = await self._watch(candidate, 1, self._plan.seconds, timed=True)
+                self._add_delays(candidate, "low", times, seen, base)
 
     async def half_capacity(self, candidates: Sequence[Candidate]) -> None:
         """The same while the candidate's core is half busy; compared with no proxy likewise."""
@@ -167,22 +173,21 @@ class Bench:
                 continue
             streams = max(1, min(MOST_AT_HALF, round(0.5e6 * INTERVAL / cost)))
             self._results.add(candidate.name, "half_streams", streams)
-            for _ in range(self._plan.rounds):
-                base: dict[str, float] = {}
-                for one in (direct, candidate):
-                    with self._annulling(candidate, *(f"half_{kind}" for kind in _DELAYS)):
-                        times, seen = await self._loaded(one, streams)
-                        if one is direct:
-                            _delays(times, seen, base)
-                        else:
-                            self._add_delays(one, "half", times, seen, base)
+            base: dict[str, float] = {}
+            for _, one in self._turns((direct, candidate)):
+                with self._annulling(candidate, *(f"half_{kind}" for kind in _DELAYS)):
+                    times, seen = await self._loaded(one, streams)
+                    if one is direct:
+                        _delays(times, seen, base)
+                    else:
+                        self._add_delays(one, "half", times, seen, base)
 
     async def scrapes(self, candidate: Candidate) -> None:
         """Delay of events with and without scrapes of the metrics."""
         plan = self._plan
         await self._mode(interval=INTERVAL, slots=STREAMS[0], events=0)
         for kind in ("no_scrape", "scrape"):
-            for _ in range(plan.rounds):
+            for _ in self._turns((candidate,)):
                 with self._annulling(candidate, f"{kind}_longest_ms", f"{kind}_p99_ms"):
                     scraping = asyncio.create_task(
                         _scrape(candidate.port) if kind == "scrape" else asyncio.sleep(0)
@@ -214,10 +219,13 @@ class Bench:
         tally = load.Tally()
         streams: list[load.Connection] = []
         try:
+            self._silent.clear()
             for count in self._plan.memory_streams:
+                if candidate.name in self._silent:
+                    break
                 with self._annulling(candidate, f"memory_{count}_kib"):
                     more = count - len(streams)
-                    streams += await load.open_streams(candidate.port, more, tally, timeout=30.0)
+                    streams += await self._open(candidate, more, tally, timeout=_OPEN_LIMIT)
                     await asyncio.sleep(1.0)
                     if tally.failures:
                         raise load.LoadError(f"{tally.failures} of {count} streams failed")
@@ -226,22 +234,26 @@ class Bench:
         finally:
             load.close(streams)
 
-    async def growth(self, candidate: Candidate) -> None:
-        """Growth of resident memory over many requests, one in four of them streamed."""
+    async def growth(self, candidate: Candidate, end: float) -> None:
+        """Growth of resident memory over many requests, one in four of them streamed.
+
+        Over those that are answered before `end`, with some seconds to spare, when not all can be.
+        """
         child = candidate.child
         if child is None:
             return
         key, wanted = "growth_kib", self._plan.growth_requests
+        deadline = end - 5.0
         await self._mode(interval=0.0, slots=1, events=4)
         requests = ([load.PLAIN] * 3 + [load.STREAM]) * (CONNECTIONS // 4)
         with self._annulling(candidate, key):
             tally = load.Tally()
             connections = await load.keep_asking(candidate.port, requests, tally)
             try:
-                await _answers(tally, wanted // 10)
+                await _answers(tally, wanted // 10, deadline)
                 before = child.resident_bytes()
                 start = tally.answers
-                await _answers(tally, start + wanted)
+                await _answers(tally, start + wanted, deadline)
                 after = child.resident_bytes()
             finally:
                 load.close(connections)
@@ -252,6 +264,17 @@ class Bench:
 
     # parts of stages
 
+    def _turns(self, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Candidate]]:
+        """Each candidate in each round, with the round's number from 0.
+
+        One that stopped answering is left out of further rounds: each would cost a whole time-out.
+        """
+        self._silent.clear()
+        for turn in range(self._plan.rounds):
+            for candidate in candidates:
+                if candidate.name not in self._silent:
+                    yield turn, candidate
+
     async def _mode(self, *, interval: float, slots: int, events: int) -> None:
         async with httpx2.AsyncClient() as client:
             answer = await client.post(
@@ -261,15 +284,27 @@ class Bench:
             answer.raise_for_status()
 
     async def _sustained(self, candidate: Candidate) -> int:
-        """The largest number of streams that a candidate keeps up with at its ease."""
-        for streams in STREAMS:
-            await self._mode(interval=INTERVAL, slots=streams, events=0)
-            with contextlib.suppress(load.LoadError):
-                seen = await self._watch(candidate, streams, 1.0)
-                enough = seen.events >= _LEAST * streams * seen.seconds / INTERVAL
-                if enough and seen.cpu < _BUSY * seen.seconds:
+        """The largest number of streams that a candidate keeps up with at its ease.
+
+        One stream comes first: a candidate under many times what it can do takes long to recover.
+        """
+        alone = await self._share(candidate, 1)
+        for streams in STREAMS[:-1]:
+            if alone is not None and streams * alone < _HOPELESS:
+                share = await self._share(candidate, streams)
+                if share is not None and share < _BUSY:
                     return streams
         return STREAMS[-1]
+
+    async def _share(self, candidate: Candidate, streams: int) -> float | None:
+        """The share of its core that so many streams take; None when it does not keep up."""
+        await self._mode(interval=INTERVAL, slots=streams, events=0)
+        try:
+            seen = await self._watch(candidate, streams, 1.0)
+        except load.LoadError:
+            return None
+        enough = seen.events >= _LEAST * streams * seen.seconds / INTERVAL
+        return seen.cpu / seen.seconds if enough else None
 
     async def _paced(self, candidate: Candidate, mode: str) -> None:
         name, streams = candidate.name, self._streams[candidate.name]
@@ -332,21 +367,49 @@ class Bench:
     ) -> _Seen:
         """Open streams, let them settle, and watch them for a while."""
         tally = load.Tally()
-        opened = await load.open_streams(candidate.port, streams, tally)
+        opened = await self._open(candidate, streams, tally)
         try:
             return await _window(candidate, tally, seconds, timed=timed)
         finally:
-            load.close(opened)
-            await asyncio.sleep(0.2)  # the other side notices, too
+            await self._leave(candidate, opened)
 
     async def _ask(self, candidate: Candidate, requests: Sequence[bytes], seconds: float) -> _Seen:
         tally = load.Tally()
         connections = await load.keep_asking(candidate.port, requests, tally)
         try:
-            return await _window(candidate, tally, seconds)
+            # A slow candidate answers all of them at once, now and then: several such waves count.
+            return await _window(candidate, tally, seconds, answers_wanted=8 * len(requests))
         finally:
-            load.close(connections)
-            await asyncio.sleep(0.2)
+            await self._leave(candidate, connections)
+
+    async def _open(
+        self, candidate: Candidate, count: int, tally: load.Tally, *, timeout: float = 10.0
+    ) -> list[load.Connection]:
+        try:
+            return await load.open_streams(candidate.port, count, tally, timeout=timeout)
+        except load.LoadError:
+            await self._leave(candidate, ())
+            raise
+
+    async def _leave(self, candidate: Candidate, connections: Sequence[load.Connection]) -> None:
+        """Close connections, then wait until engine and candidate have nothing left to do."""
+        load.close(connections)
+        await asyncio.sleep(0.2)  # the other side notices, too
+        async with httpx2.AsyncClient() as client:
+            answer = await client.post(f"{self._engine}/bench/cut")
+        if (left := answer.json()) and candidate.child is not None:
+            logger.info("%s: %d streams ran on without their clients: cut", candidate.name, left)
+        deadline = time.monotonic() + _REST_LIMIT
+        while time.monotonic() < deadline:
+            start, cpu = time.monotonic(), candidate.cpu_seconds()
+            await asyncio.sleep(0.1)
+            if candidate.cpu_seconds() - cpu < _AT_REST * (time.monotonic() - start):
+                return
+        if candidate.child is not None:  # it would take CPU time from those that come next
+            candidate.child.stop()
+            reason = f"still busy {_REST_LIMIT:.0f} s after its clients had left"
+            self._results.cuts.append(f"{candidate.name} was stopped: {reason}")
+            self._silent.add(candidate.name)
 
     async def _warm_up(self, candidate: Candidate) -> None:
         await self._ask(candidate, [load.PLAIN] * 4, 0.2)
@@ -366,6 +429,8 @@ class Bench:
     ) -> None:  # fmt: skip
         """Add delays less those without a proxy, which `base` holds or is filled with."""
         found = _delays(times, seen, base if candidate.child is None else {})
+        if not base:
+            raise load.LoadError("nothing without a proxy to compare with")
         for key, value in found.items():
             added = value - base[key] if candidate.child is not None else value
             self._results.add(candidate.name, f"{load_name}_{key}", added)
@@ -374,10 +439,14 @@ class Bench:
     def _annulling(self, candidate: Candidate, *keys: str) -> Iterator[None]:
         try:
             yield
-        except (load.LoadError, OSError) as error:
-            logger.warning("%s: %s void: %s", candidate.name, ", ".join(keys), error)
+        except (load.LoadError, OSError, httpx2.HTTPError) as error:
+            reason = str(error)
+            if isinstance(error, load.Silence):
+                self._silent.add(candidate.name)
+                reason += "; left out of further rounds"
+            logger.warning("%s: %s void: %s", candidate.name, ", ".join(keys), reason)
             for key in keys:
-                self._results.annul(candidate.name, key, str(error))
+                self._results.annul(candidate.name, key, reason)
 
 
 @dataclass(frozen=True)
@@ -415,15 +484,20 @@ def _proxies(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 async def _window(
-    candidate: Candidate, tally: load.Tally, seconds: float, *, timed: bool = False
-) -> _Seen:
+    candidate: Candidate, tally: load.Tally, seconds: float, *, timed: bool = False,
+    answers_wanted: int = 0,
+) -> _Seen:  # fmt: skip
+    """Watch for some seconds, and for up to four times as long until enough answers have come."""
     await asyncio.sleep(_SETTLE)
     delays: array[int] = array("q")
     if timed:
         tally.delays = delays
     start, cpu = time.monotonic(), candidate.cpu_seconds()
     reads, events, answers = tally.reads, tally.events, tally.answers
-    await asyncio.sleep(seconds)
+    for _ in range(4):
+        await asyncio.sleep(seconds)
+        if tally.answers - answers >= answers_wanted:
+            break
     seen = _Seen(
         time.monotonic() - start,
         candidate.cpu_seconds() - cpu,
@@ -436,18 +510,21 @@ async def _window(
     if tally.failures:
         raise load.LoadError(f"{tally.failures} answers failed")
     if not seen.events and not seen.answers:
-        raise load.LoadError("nothing came")
+        raise load.Silence("nothing came")
     return seen
 
 
-async def _answers(tally: load.Tally, wanted: int) -> None:
-    """Wait for a number of answers. Raises LoadError when none comes for ten seconds."""
+async def _answers(tally: load.Tally, wanted: int, deadline: float) -> None:
+    """Wait for a number of answers, or until the deadline.
+
+    Raises Silence when none comes for ten seconds.
+    """
     last, since = -1, time.monotonic()
-    while tally.answers < wanted and not tally.failures:
+    while tally.answers < wanted and not tally.failures and time.monotonic() < deadline:
         if tally.answers != last:
             last, since = tally.answers, time.monotonic()
         elif time.monotonic() - since > 10:
-            raise load.LoadError(f"{tally.answers} of {wanted} answers, then nothing for 10 s")
+            raise load.Silence(f"{tally.answers} of {wanted} answers, then nothing for 10 s")
         await asyncio.sleep(0.05)
 
 

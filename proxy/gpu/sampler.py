@@ -24,7 +24,7 @@ class GpuSampler:
     """Calls `reader.read` every `interval_seconds` in a daemon thread, which also closes it.
 
     `on_snapshot` runs in the same thread after each look (`ContentionHistory.add`). Errors of both
-    are counted in `failures` and logged once per type; they never reach a caller.
+    are logged once per type; they never reach a caller.
     """
 
     def __init__(
@@ -41,8 +41,6 @@ class GpuSampler:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._logged: set[type[Exception]] = set()
-        self.samples = 0
-        self.failures = 0
 
     def start(self) -> None:
         """Start the thread; does nothing when it was started before."""
@@ -81,14 +79,12 @@ class GpuSampler:
         try:
             snapshot = self._reader.read()
             self._latest = snapshot
-            self.samples += 1
             if self._on_snapshot is not None:
                 self._on_snapshot(snapshot)
         except Exception as error:
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:
-        self.failures += 1
         if type(error) not in self._logged:
             self._logged.add(type(error))
             _log.warning("reading the GPUs failed", exc_info=error)

@@ -35,14 +35,23 @@ def sampler_threads() -> int:
     return sum(thread.name == "gpu-sampler" for thread in threading.enumerate())
 
 
-def test_it_samples_until_stopped(nvml: simulated.SimulatedNvml) -> None:
-    sampler = GpuSampler(NvmlReader(process_names=True), interval_seconds=0.01)
+def failures(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if record.name == "proxy.gpu.sampler"]
+
+
+def test_it_samples_until_stopped(
+    nvml: simulated.SimulatedNvml, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[Snapshot] = []
+    sampler = GpuSampler(
+        NvmlReader(process_names=True), interval_seconds=0.01, on_snapshot=seen.append
+    )
     assert sampler.latest() is None
     sampler.start()
     sampler.start()
     (thread,) = (item for item in threading.enumerate() if item.name == "gpu-sampler")
     assert thread.daemon, "a hanging driver must not keep the process alive"
-    wait_for(lambda: sampler.samples >= 3)
+    wait_for(lambda: len(seen) >= 3)
     first = sampler.latest()
     assert first is not None
     assert first.up
@@ -52,7 +61,8 @@ def test_it_samples_until_stopped(nvml: simulated.SimulatedNvml) -> None:
     assert first.gpus[0].utilization_ratio == 0.0, "a snapshot stays what it was"
     assert sampler.stop()
     assert sampler_threads() == 0
-    assert sampler.failures == 0
+    assert sampler.latest() is seen[-1]
+    assert not failures(caplog)
 
 
 def test_stopping_before_the_start_and_twice(nvml: simulated.SimulatedNvml) -> None:
@@ -63,7 +73,9 @@ def test_stopping_before_the_start_and_twice(nvml: simulated.SimulatedNvml) -> N
     assert sampler.stop()
 
 
-def test_a_gpu_is_lost_and_comes_back_while_sampling(nvml: simulated.SimulatedNvml) -> None:
+def test_a_gpu_is_lost_and_comes_back_while_sampling(
+    nvml: simulated.SimulatedNvml, caplog: pytest.LogCaptureFixture
+) -> None:
     working = nvml.scene
     # Ten times faster than real time, so that pauses are short.
     reader = NvmlReader(process_names=True, clock=lambda: time.monotonic() * 10)
@@ -91,7 +103,7 @@ def test_a_gpu_is_lost_and_comes_back_while_sampling(nvml: simulated.SimulatedNv
     assert latest is not None
     assert latest.errors["gpu_is_lost"] >= 1
     assert latest.errors["driver_not_loaded"] >= 1
-    assert sampler.failures == 0
+    assert not failures(caplog)
 
 
 class HangingReader:
@@ -124,42 +136,48 @@ def test_a_hanging_driver_blocks_nobody() -> None:
     assert snapshot.age(snapshot.at + 60) == pytest.approx(60)
     assert not sampler.stop(timeout_seconds=0.05)
     assert time.monotonic() - start < 5
-    assert sampler.samples == 1
+    assert sampler.latest() is snapshot
     reader.let_go.set()
     assert sampler.stop(timeout_seconds=10)
 
 
 class FailingReader:
+    def __init__(self) -> None:
+        self.reads = 0
+
     def read(self) -> Snapshot:
+        self.reads += 1
         raise RuntimeError("a fault in the reader")
 
     def close(self) -> None:
         raise ValueError("a fault in closing")
 
 
-def test_errors_of_the_reader_are_counted_and_logged_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    sampler = GpuSampler(FailingReader(), interval_seconds=0.001)
-    with caplog.at_level(logging.WARNING):
-        sampler.start()
-        wait_for(lambda: sampler.failures >= 5)
-        assert sampler.stop()
+def test_errors_of_the_reader_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    reader = FailingReader()
+    sampler = GpuSampler(reader, interval_seconds=0.001)
+    sampler.start()
+    wait_for(lambda: reader.reads >= 5)
+    assert sampler.stop()
     assert sampler.latest() is None
-    assert sampler.samples == 0
-    assert len(caplog.records) == 2, "once for reading, once for closing"
+    assert len(failures(caplog)) == 2, "once for reading, once for closing"
 
 
-def test_a_failing_listener_costs_no_snapshot(nvml: simulated.SimulatedNvml) -> None:
+def test_a_failing_listener_costs_no_snapshot(
+    nvml: simulated.SimulatedNvml, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[Snapshot] = []
+
     def fail(snapshot: Snapshot) -> None:
+        seen.append(snapshot)
         raise RuntimeError
 
     sampler = GpuSampler(NvmlReader(), interval_seconds=0.001, on_snapshot=fail)
     sampler.start()
-    wait_for(lambda: sampler.samples >= 3)
+    wait_for(lambda: len(seen) >= 3)
     assert sampler.stop()
-    assert sampler.failures >= 3
-    assert sampler.latest() is not None
+    assert sampler.latest() is seen[-1]
+    assert len(failures(caplog)) == 1
 
 
 def test_an_exchange_learns_what_it_met(nvml: simulated.SimulatedNvml) -> None:

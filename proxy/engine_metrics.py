@@ -44,7 +44,6 @@ class EngineReading:
     waiting: int | None = None
     kv_cache_usage: float | None = None
     """0 to 1, of the fullest engine: that is where requests have to wait."""
-    kv_cache_usage_by_engine: tuple[float, ...] = ()
     kv_cache_tokens_capacity: int | None = None
     kv_cache_dtype: str | None = None
     """As set; `auto` means that of the model. None when engines differ."""
@@ -55,10 +54,9 @@ class EngineReading:
     iteration_tokens_sum: int | None = None
     """Tokens in those steps: decoded ones and prompt ones."""
     prompt_tokens_total: int | None = None
+    """Only tells that the engine was restarted."""
     generation_tokens_total: int | None = None
     """llama.cpp and SGLang count the tokens of a request when it ends."""
-    prefix_cache_queries_total: int | None = None
-    prefix_cache_hits_total: int | None = None
     spec_drafts_total: int | None = None
     spec_accepted_total: int | None = None
     estimated_read_bytes_total: float | None = None
@@ -75,12 +73,9 @@ class EngineRates:
 
     seconds: float
     problem: str | None = None
-    steps_per_second: float | None = None
-    """All data-parallel engines together."""
     steps_per_second_per_engine: float | None = None
     """To be compared with the bandwidth of the GPUs of one engine."""
     generation_tokens_per_second: float | None = None
-    prompt_tokens_per_second: float | None = None
     preemptions_per_second: float | None = None
     tokens_per_step: float | None = None
     """Speculative decoding: 1 + accepted / drafts, tokens that a sequence gains per step."""
@@ -89,7 +84,6 @@ class EngineRates:
     prefill_token_share: float | None = None
     """Share of the tokens in the steps that were not generated ones (0 to 1)."""
     read_bytes_per_second_per_gpu: float | None = None
-    prefix_hit_ratio: float | None = None
 
 
 _Field = str
@@ -103,18 +97,6 @@ _NAMES: Mapping[EngineKind, Mapping[_Field, tuple[str, ...]]] = {
         "iteration_tokens_sum": ("vllm:iteration_tokens_total_sum",),
         "prompt_tokens_total": ("vllm:prompt_tokens_total", "vllm:prompt_tokens"),
         "generation_tokens_total": ("vllm:generation_tokens_total", "vllm:generation_tokens"),
-        "prefix_cache_queries_total": (
-            "vllm:prefix_cache_queries_total",
-            "vllm:prefix_cache_queries",
-            "vllm:gpu_prefix_cache_queries_total",
-            "vllm:gpu_prefix_cache_queries",
-        ),
-        "prefix_cache_hits_total": (
-            "vllm:prefix_cache_hits_total",
-            "vllm:prefix_cache_hits",
-            "vllm:gpu_prefix_cache_hits_total",
-            "vllm:gpu_prefix_cache_hits",
-        ),
         "spec_drafts_total": (
             "vllm:spec_decode_num_drafts_total",
             "vllm:spec_decode_num_drafts",
@@ -162,8 +144,6 @@ _COUNTERS = (
     "iteration_tokens_sum",
     "prompt_tokens_total",
     "generation_tokens_total",
-    "prefix_cache_queries_total",
-    "prefix_cache_hits_total",
     "spec_drafts_total",
     "spec_accepted_total",
     "estimated_read_bytes_total",
@@ -229,25 +209,20 @@ def between(earlier: EngineReading, later: EngineReading) -> EngineRates:
     read_bytes = grown("estimated_read_bytes_total")
     accepted = _ratio(grown("spec_accepted_total"), grown("spec_drafts_total"))
     generated_share = _ratio(generated, step_tokens)
-    hit_ratio = _ratio(grown("prefix_cache_hits_total"), grown("prefix_cache_queries_total"))
-    step_rate = per_second(steps)
     engines = later.engines or 1
     return EngineRates(
         seconds=seconds,
-        steps_per_second=step_rate,
-        steps_per_second_per_engine=None if step_rate is None else step_rate / engines,
+        steps_per_second_per_engine=per_second(None if steps is None else steps / engines),
         generation_tokens_per_second=per_second(generated),
-        prompt_tokens_per_second=per_second(grown("prompt_tokens_total")),
         preemptions_per_second=per_second(grown("preemptions_total")),
         tokens_per_step=None if accepted is None else 1 + accepted,
         tokens_per_iteration=_ratio(step_tokens, steps),
         prefill_token_share=(
             None if generated_share is None or generated_share > 1 else 1 - generated_share
         ),
-        read_bytes_per_second_per_gpu=(
-            None if read_bytes is None else read_bytes / seconds / engines
+        read_bytes_per_second_per_gpu=per_second(
+            None if read_bytes is None else read_bytes / engines
         ),
-        prefix_hit_ratio=None if hit_ratio is None or hit_ratio > 1 else hit_ratio,
     )
 
 
@@ -318,7 +293,6 @@ def _reading(at: float, kind: EngineKind, samples: Mapping[str, list[Sample]]) -
         running=count("running"),
         waiting=count("waiting"),
         kv_cache_usage=max(usage, default=None),
-        kv_cache_usage_by_engine=usage,
         kv_cache_tokens_capacity=capacity,
         kv_cache_dtype=_common_label(config, "cache_dtype"),
         preemptions_total=count("preemptions_total"),
@@ -326,8 +300,6 @@ def _reading(at: float, kind: EngineKind, samples: Mapping[str, list[Sample]]) -
         iteration_tokens_sum=count("iteration_tokens_sum"),
         prompt_tokens_total=count("prompt_tokens_total"),
         generation_tokens_total=count("generation_tokens_total"),
-        prefix_cache_queries_total=count("prefix_cache_queries_total"),
-        prefix_cache_hits_total=count("prefix_cache_hits_total"),
         spec_drafts_total=count("spec_drafts_total"),
         spec_accepted_total=count("spec_accepted_total"),
         estimated_read_bytes_total=read_bytes,

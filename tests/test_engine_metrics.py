@@ -43,8 +43,6 @@ def counters(at: float, *, engine: str = "0", **values: float) -> EngineReading:
         "generated": "vllm:generation_tokens_total",
         "prompt": "vllm:prompt_tokens_total",
         "preempted": "vllm:num_preemptions_total",
-        "queries": "vllm:prefix_cache_queries_total",
-        "hits": "vllm:prefix_cache_hits_total",
         "drafts": "vllm:spec_decode_num_drafts_total",
         "accepted": "vllm:spec_decode_num_accepted_tokens_total",
         "read": "vllm:estimated_read_bytes_per_gpu_total",
@@ -71,7 +69,6 @@ class TestRealPages:
             running=0,
             waiting=0,
             kv_cache_usage=0.0,
-            kv_cache_usage_by_engine=(0.0,),
             kv_cache_tokens_capacity=16_384 * 128,
             kv_cache_dtype="auto",
             preemptions_total=0,
@@ -79,8 +76,6 @@ class TestRealPages:
             iteration_tokens_sum=15_772,
             prompt_tokens_total=1002,
             generation_tokens_total=14_770,
-            prefix_cache_queries_total=1002,
-            prefix_cache_hits_total=0,
             # Not speculative, and --enable-mfu-metrics was off: the page says 0, which is no fact.
             spec_drafts_total=None,
             spec_accepted_total=None,
@@ -99,11 +94,10 @@ class TestRealPages:
     def test_rates_over_the_whole_run(self) -> None:
         start = read(IDLE.replace(b"1.7960215097e+09", b"1.79602196021e+09"), 0.0)
         rates = between(start, read(AFTER, 100.0))
-        assert rates.steps_per_second == pytest.approx(17.89)
+        assert rates.steps_per_second_per_engine == pytest.approx(17.89)
         assert rates.generation_tokens_per_second == pytest.approx(147.7)
         assert rates.tokens_per_iteration == pytest.approx(15_772 / 1789)
         assert rates.prefill_token_share == pytest.approx(1002 / 15_772)
-        assert rates.prefix_hit_ratio == 0.0
         assert rates.preemptions_per_second == 0.0
         assert rates.tokens_per_step is None
         assert rates.read_bytes_per_second_per_gpu is None
@@ -126,7 +120,6 @@ class TestNames:
             ('vllm:num_preemptions{engine="0"} 3', "preemptions_total", 3),
             ('vllm:num_preemptions_total{engine="0"} 3', "preemptions_total", 3),
             ('vllm:generation_tokens{engine="0"} 7.0', "generation_tokens_total", 7),
-            ('vllm:gpu_prefix_cache_hits_total{engine="0"} 4', "prefix_cache_hits_total", 4),
             ("sglang:num_running_reqs 5", "running", 5),
             ("sglang:num_queue_reqs 6", "waiting", 6),
             ('sglang:token_usage{model_name="m",tp_rank="0"} 0.28', "kv_cache_usage", 0.28),
@@ -144,9 +137,9 @@ class TestNames:
 
     def test_old_and_new_name_side_by_side_count_once(self) -> None:
         text = page(
-            'vllm:gpu_cache_usage_perc{engine="0"} 0.4', 'vllm:kv_cache_usage_perc{engine="0"} 0.4'
+            'vllm:num_preemptions{engine="0"} 3', 'vllm:num_preemptions_total{engine="0"} 3'
         )
-        assert read(text, 0.0).kv_cache_usage_by_engine == (0.4,)
+        assert read(text, 0.0).preemptions_total == 3
 
     def test_what_is_not_on_the_page_is_absent(self) -> None:
         reading = read(page("llamacpp:requests_processing 1"), 0.0)
@@ -206,7 +199,6 @@ class TestSeveral:
         assert reading.engines == 2
         assert reading.running == 7
         assert reading.kv_cache_usage == 0.9
-        assert reading.kv_cache_usage_by_engine == (0.2, 0.9)
         assert reading.iterations_total == 30
         assert reading.kv_cache_tokens_capacity == 480
         assert reading.kv_cache_dtype is None
@@ -244,7 +236,6 @@ class TestSeveral:
             )
 
         rates = between(steps(0.0, 10, 10, 1e9), steps(2.0, 110, 90, 5e9))
-        assert rates.steps_per_second == 90.0
         assert rates.steps_per_second_per_engine == 45.0
         assert rates.read_bytes_per_second_per_gpu == 2e9
 
@@ -339,38 +330,33 @@ class TestRates:
     def test_all(self) -> None:
         earlier = counters(
             10.0, steps=100, step_tokens=5_000, generated=1_000, prompt=4_000, preempted=1,
-            queries=100, hits=10, drafts=50, accepted=100, read=1e12,
+            drafts=50, accepted=100, read=1e12,
         )  # fmt: skip
         later = counters(
             20.0, steps=600, step_tokens=7_500, generated=3_000, prompt=4_500, preempted=6,
-            queries=300, hits=60, drafts=150, accepted=300, read=8e12,
+            drafts=150, accepted=300, read=8e12,
         )  # fmt: skip
         rates = between(earlier, later)
         assert rates.problem is None
-        assert rates.steps_per_second == 50.0
+        assert rates.steps_per_second_per_engine == 50.0
         assert rates.generation_tokens_per_second == 200.0
-        assert rates.prompt_tokens_per_second == 50.0
         assert rates.preemptions_per_second == 0.5
         assert rates.tokens_per_step == 3.0
         assert rates.read_bytes_per_second_per_gpu == 7e11
         assert rates.tokens_per_iteration == 5.0
         assert rates.prefill_token_share == pytest.approx(0.2)
-        assert rates.prefix_hit_ratio == 0.25
 
     def test_idle_engine(self) -> None:
         earlier, later = (
-            counters(
-                at, steps=5, step_tokens=9, generated=4, queries=3, hits=1, drafts=2, accepted=1
-            )
+            counters(at, steps=5, step_tokens=9, generated=4, drafts=2, accepted=1)
             for at in (0.0, 5.0)
         )
         rates = between(earlier, later)
-        assert rates.steps_per_second == 0.0
+        assert rates.steps_per_second_per_engine == 0.0
         assert rates.generation_tokens_per_second == 0.0
         assert rates.tokens_per_iteration is None
         assert rates.prefill_token_share is None
         assert rates.tokens_per_step is None
-        assert rates.prefix_hit_ratio is None
 
     @pytest.mark.parametrize(
         ("earlier", "later", "why"),
@@ -398,12 +384,12 @@ class TestRates:
 
     def test_same_start_time_is_the_same_engine(self) -> None:
         rates = between(counters(0.0, steps=1, start=7), counters(2.0, steps=9, start=7))
-        assert rates.steps_per_second == 4.0
+        assert rates.steps_per_second_per_engine == 4.0
 
     def test_a_counter_that_appears_has_no_rate_yet(self) -> None:
         rates = between(counters(0.0, steps=1), counters(1.0, steps=2, preempted=5))
         assert rates.preemptions_per_second is None
-        assert rates.steps_per_second == 1.0
+        assert rates.steps_per_second_per_engine == 1.0
 
     @settings(max_examples=150, deadline=None)
     @given(

@@ -61,9 +61,6 @@ class Efficiency:
     checkpoint_ratio: float | None
     basis: Basis
     achieved: float
-    bytes_per_step: float
-    steps_per_second: float
-    sequences: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +104,6 @@ def efficiency_of(
         checkpoint_ratio=by_checkpoint,
         basis=weights.basis,
         achieved=achieved,
-        bytes_per_step=bytes_per_step,
-        steps_per_second=rate,
-        sequences=window.sequences,
     )
 
 

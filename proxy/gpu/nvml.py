@@ -321,7 +321,6 @@ class NvmlReader:
             memory_total_bytes=None if memory is None else int(memory.total) or None,
             memory_used_bytes=None if memory is None else int(memory.used),
             utilization_ratio=_ratio(None if utilization is None else utilization.gpu),
-            memory_utilization_ratio=_ratio(None if utilization is None else utilization.memory),
             memory_clock_mhz=self._value("nvmlDeviceGetClockInfo", gpu, pynvml.NVML_CLOCK_MEM)
             or None,
             max_memory_clock_mhz=self._value(

@@ -50,9 +50,8 @@ class GpuReading:
     """One GPU at one moment. Ratios are 0 to 1, clocks MHz, power watts, memory bytes.
 
     `utilization_ratio` is the share of the last sampling period (1/6 s to 1 s) in which at least
-    one kernel ran; `memory_utilization_ratio` the share in which memory was read or written.
-    Neither is a share of the bandwidth: that is `dram_bandwidth_ratio` (GPM metric 10, Hopper and
-    later). `processes` is None when NVML cannot list them, and () when it lists none.
+    one kernel ran. It is no share of the bandwidth: that is `dram_bandwidth_ratio` (GPM metric 10,
+    Hopper and later). `processes` is None when NVML cannot list them, and () when it lists none.
     `lost` says that the driver has lost the card; everything else is None then.
     """
 
@@ -62,7 +61,6 @@ class GpuReading:
     memory_total_bytes: int | None = None
     memory_used_bytes: int | None = None
     utilization_ratio: float | None = None
-    memory_utilization_ratio: float | None = None
     memory_clock_mhz: int | None = None
     max_memory_clock_mhz: int | None = None
     memory_bus_bits: int | None = None

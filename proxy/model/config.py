@@ -22,10 +22,7 @@ or nothing (linear attention and state-space layers)."""
 class ModelConfig:
     """The text model's shape. None: the file does not say."""
 
-    model_type: str | None
-    architectures: tuple[str, ...]
     layers: int | None
-    hidden_size: int | None
     heads: int | None
     kv_heads: int | None
     head_dim: int | None
@@ -38,11 +35,9 @@ class ModelConfig:
     """Reach of sliding layers, or length of a chunk [tokens]."""
     experts: int | None
     experts_per_token: int | None
-    shared_experts: int | None
     tied: bool | None
     """Whether input embedding and output head are one matrix."""
     dtype: str | None
-    quantization: str | None
     kv_quantized: bool
     """The checkpoint asks for a quantised KV cache; the engine decides whether it follows."""
     encoder_decoder: bool
@@ -142,10 +137,7 @@ def parse_config(document: Mapping[str, Any]) -> ModelConfig:
     kv_rank, rope_dim = _count(text, "kv_lora_rank"), _count(text, "qk_rope_head_dim")
     kv_heads, kv_reason = _kv_heads(text, heads, model_type)
     return ModelConfig(
-        model_type=model_type,
-        architectures=_texts(document.get("architectures")),
         layers=layers,
-        hidden_size=hidden,
         heads=heads,
         kv_heads=kv_heads,
         head_dim=_head_dim(text, hidden, heads),
@@ -167,10 +159,8 @@ def parse_config(document: Mapping[str, Any]) -> ModelConfig:
             "moe_top_k",
         )
         or _count(_mapping(text.get("ffn_config")), "moe_top_k"),
-        shared_experts=_count(text, "n_shared_experts", "num_shared_experts"),
         tied=_tied(document, text),
         dtype=_dtype(text) or _dtype(document),
-        quantization=_text(quantization, "quant_method"),
         kv_quantized=bool(
             quantization.get("kv_cache_scheme") or quantization.get("kv_cache_quant_algo")
         ),
@@ -203,10 +193,6 @@ def _count(section: Mapping[str, Any], *keys: str) -> int | None:
 def _text(section: Mapping[str, Any], key: str) -> str | None:
     value = section.get(key)
     return value if isinstance(value, str) and value else None
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(v for v in value if isinstance(v, str)) if isinstance(value, list) else ()
 
 
 def _dtype(section: Mapping[str, Any]) -> str | None:

@@ -71,7 +71,6 @@ class SimulatedGpu:
     memory_total_bytes: int = 49140 * MIB
     memory_used_bytes: int = 0
     utilization_percent: int = 0
-    memory_utilization_percent: int = 0
     memory_clock_mhz: int = 8001
     max_memory_clock_mhz: int = 8001
     memory_bus_bits: int = 384
@@ -207,7 +206,6 @@ def _memory(gpu: SimulatedGpu, reference: Any) -> int:
 
 def _utilization(gpu: SimulatedGpu, reference: Any) -> int:
     reference._obj.gpu = gpu.utilization_percent
-    reference._obj.memory = gpu.memory_utilization_percent
     return int(pynvml.NVML_SUCCESS)
 
 
@@ -376,7 +374,6 @@ def founding_scene() -> Scene:
                 uuid="GPU-5eed0000-0000-0000-0000-000000000001",
                 memory_used_bytes=20_480 * MIB,
                 utilization_percent=47,
-                memory_utilization_percent=21,
                 power_milliwatts=182_000,
                 clock_reasons=0,
                 processes=(
@@ -402,7 +399,6 @@ def active_neighbour_scene() -> Scene:
         scene,
         processes=processes,
         utilization_percent=41,
-        memory_utilization_percent=17,
         power_milliwatts=171_000,
         clock_reasons=0,
     )
@@ -416,7 +412,6 @@ def throttled_scene() -> Scene:
         scene,
         processes=(replace(engine, sm_percent=97), *others),
         utilization_percent=100,
-        memory_utilization_percent=64,
         memory_clock_mhz=5001,
         power_milliwatts=298_000,
         clock_reasons=_SW_POWER_CAP | _SW_THERMAL,
@@ -477,7 +472,6 @@ def no_process_utilization_scene() -> Scene:
     return _with_first(
         founding_scene(),
         utilization_percent=92,
-        memory_utilization_percent=71,
         clock_reasons=0,
         errors={"nvmlDeviceGetProcessUtilization": pynvml.NVML_ERROR_NOT_SUPPORTED},
     )

@@ -53,7 +53,6 @@ def _at_work(scene: Scene) -> Scene:
             replace(
                 first,
                 utilization_percent=98,
-                memory_utilization_percent=74,
                 power_milliwatts=262_000,
                 clock_reasons=0,
                 processes=(replace(engine, sm_percent=95 - taken), *others),

@@ -220,7 +220,7 @@ JSON = st.recursive(
 KEYS = st.sampled_from(
     ["num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim",
      "model_type", "layer_types", "sliding_window", "use_sliding_window", "max_window_layers",
-     "text_config", "thinker_config", "quantization_config", "architectures", "torch_dtype",
+     "text_config", "thinker_config", "quantization_config", "torch_dtype",
      "attn_layer_period", "attn_layer_offset", "attention_chunk_size", "no_rope_layers",
      "hybrid_override_pattern", "full_attention_interval", "kv_lora_rank", "ffn_config"]
 )  # fmt: skip

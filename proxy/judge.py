@@ -22,7 +22,9 @@ import msgspec
 from proxy import ceiling_inputs, engine_metrics
 from proxy.ceiling_inputs import ModelBytes
 from proxy.decoding import Decoded, DecodingWatch, together
-from proxy.diagnosis import CAUSE_KINDS, LEVELS, Evidence, Verdict, diagnose
+from proxy.diagnosis.diagnose import diagnose
+from proxy.diagnosis.evidence import Evidence
+from proxy.diagnosis.verdict import CAUSE_KINDS, LEVELS, Verdict
 from proxy.efficiency import (
     Efficiency,
     NotJudged,

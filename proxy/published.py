@@ -37,7 +37,7 @@ class Figures(msgspec.Struct, frozen=True):
     kv_cache_dtype: str | None = None
     engine_is_patient: bool = False
     verdict: dict[str, object] | None = None
-    """The verdict as plain JSON values: see `proxy.diagnosis.Verdict`."""
+    """The verdict as plain JSON values: see `proxy.diagnosis.verdict`."""
 
 
 class Family(msgspec.Struct, frozen=True):

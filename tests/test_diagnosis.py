@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.diagnosis import (
+from proxy.diagnosis.diagnose import diagnose
+from proxy.diagnosis.evidence import Evidence
+from proxy.diagnosis.verdict import (
     CAUSE_KINDS,
     LEVELS,
     NOT_JUDGED_REASONS,
     CauseKind,
-    Evidence,
     Level,
     NotJudgedReason,
-    diagnose,
 )
 from proxy.gpu.readings import THROTTLE_REASONS
 

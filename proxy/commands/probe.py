@@ -17,7 +17,7 @@ from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElaps
 from proxy.commands._cards import named_card
 from proxy.commands._output import new_table, print_json, terminal
 from proxy.commands._quantities import BANDWIDTH, BITS, BYTES, COUNT
-from proxy.diagnosis import Verdict
+from proxy.diagnosis.verdict import Verdict
 from proxy.model.kv import KvCache
 from proxy.model.weights import WeightsFound
 from proxy.probe.ceiling import Ceiling, Given, find_ceiling

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from proxy.diagnosis import Evidence, Verdict, diagnose
+from proxy.diagnosis.diagnose import diagnose
+from proxy.diagnosis.evidence import Evidence
+from proxy.diagnosis.verdict import Verdict
 from proxy.exchange import MIN_ARRIVALS_FOR_RATE, MIN_TOKENS_FOR_RATE
 from proxy.model.ceiling import HEALTHY
 from proxy.model.kv import KvCache

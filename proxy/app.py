@@ -16,10 +16,12 @@ from proxy.measurement import Measurement
 from proxy.metrics import Metrics
 from proxy.observation import Observer
 from proxy.pages import Readiness, is_own, own_pages
-from proxy.relay import Receive, Relay, Send
+from proxy.protocol import Client
+from proxy.relay import Relay, Send
 from proxy.request_log import RequestLog
 from proxy.settings import Settings
 from proxy.telemetry import Telemetry, exporting_provider
+from proxy.upload import Receive
 from proxy.upstream import Upstream
 
 # A scrape renders in a thread; with the default of 5 ms it could hold an event up for as long.
@@ -66,6 +68,16 @@ class App:
             return self._pages(scope, receive, send)
         return self._relay(scope, receive, send)
 
+    def carry_at_once(self, client: Client, server: tuple[str, int | None] | None) -> bool:
+        """Carry a request that is here completely; False when it must go by ASGI."""
+        relay = self._relay
+        on_admin_port = (
+            self._admin_port is not None and server is not None and (server[1] == self._admin_port)
+        )
+        if relay is None or on_admin_port or is_own(client.request.path):
+            return False
+        return relay.carry_at_once(client)
+
     async def _live(self, receive: Receive, send: Send) -> None:
         """ASGI lifespan: what runs beside the requests starts and ends with the server."""
         await receive()
@@ -95,6 +107,7 @@ class App:
             await receive()
             for task in tasks:
                 task.cancel()
+        self._relay.closing = True
         await upstream.transport.aclose()
         if self._log is not None:
             await asyncio.to_thread(self._log.close)

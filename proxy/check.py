@@ -466,18 +466,18 @@ def _card_finding(gpu: GpuReading, engine: Engine) -> Finding:
 def _processes_finding(gpu: GpuReading) -> Finding:
     processes = gpu.processes
     if processes is None:
-        state, text = "warning", "NVML cannot list them"
+        text = "NVML cannot list them"
     elif not processes:
-        state, text = "ok", "none listed"
+        text = "none listed"
     else:
         unnamed = sum(process.name is None for process in processes)
-        state, text = "ok", f"{len(processes)} visible"
+        text = f"{len(processes)} visible"
         if unnamed:
             text += f", {unnamed} without a name"
     return Finding(
         "gpu",
         f"GPU {gpu.index} processes",
-        "warning" if state == "warning" else "ok",
+        "warning" if processes is None else "ok",
         text,
         "NVML",
         None if processes is None else len(processes),

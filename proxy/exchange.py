@@ -224,11 +224,8 @@ class Exchange:
         else:
             self._body = bytearray()
 
-    def chunk(self, at: float, data: bytes) -> bool:
-        """Bytes of the answer that arrived at `at`.
-
-        Returns True for a read that is exactly one event with a token and with nothing else to it.
-        """
+    def chunk(self, at: float, data: bytes) -> None:
+        """Bytes of the answer that arrived at `at`."""
         self._last_byte_at = at
         template, reader, last = self._template, self.reader, self._last_token_at
         if (
@@ -241,10 +238,8 @@ class Exchange:
             self._last_token_at = at
             self._arrivals += 1
             self.token_events = reader.token_events = reader.token_events + 1
-            return True
-        if self._decoder is not None:
+        elif self._decoder is not None:
             self._read(at, data, self._decoder)
-        return False
 
     def passed_on(self, seconds: float) -> None:
         """Time that chunks spent inside the proxy."""

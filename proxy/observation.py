@@ -21,7 +21,7 @@ from proxy.wire.injection import (
     inject,
     refuses_injection,
 )
-from proxy.wire.request import read_request
+from proxy.wire.request import Asked, read_request
 from proxy.wire.routes import READERS, classify
 
 logger = logging.getLogger("tokgauge")
@@ -51,21 +51,20 @@ class Observer:
 
     def open(self, method: str, path: bytes, at: float) -> Observation:
         """Begin to observe an exchange whose head has been received at `at`."""
-        exchange_id = next(self._ids)
-        exchange = None
-        try:
-            exchange = Exchange(
-                exchange_id=exchange_id,
-                method=method,
-                route=classify(method, path),
-                opened_at=at,
-                gap_bounds=self._settings.duration_buckets,
-                observed_body_bytes=self._settings.observed_body_bytes,
-            )
-            self._admit(exchange)
-        except Exception as error:  # border: measuring must not harm the traffic
-            self.report("open", error)
-        return Observation(self, exchange, exchange_id)
+        return Observation(self, next(self._ids), method, classify(method, path), at)
+
+    def enter(self, exchange_id: str, method: str, route: str, at: float) -> Exchange:
+        """The exchange of an observation, which runs from now on."""
+        exchange = Exchange(
+            exchange_id=exchange_id,
+            method=method,
+            route=route,
+            opened_at=at,
+            gap_bounds=self._settings.duration_buckets,
+            observed_body_bytes=self._settings.observed_body_bytes,
+        )
+        self._admit(exchange)
+        return exchange
 
     def _admit(self, exchange: Exchange) -> None:
         self.live.add(exchange)
@@ -122,40 +121,68 @@ def _random_ids() -> Iterator[str]:
 
 
 class Observation:
-    """One exchange as the relay reports it. No method raises."""
+    """One exchange as the relay reports it. No method raises.
 
-    __slots__ = ("_exchange", "_filter", "_may_hide", "_observer", "_suspects", "id")
+    It counts from `enter` on, which the relay calls once, before an answer can come.
+    """
 
-    def __init__(self, observer: Observer, exchange: Exchange | None, exchange_id: str) -> None:
+    __slots__ = (
+        "_at", "_exchange", "_failed", "_filter", "_id", "_may_hide", "_method",
+        "_observer", "_received", "_route", "_suspects", "id",
+    )  # fmt: skip
+
+    def __init__(
+        self, observer: Observer, exchange_id: str, method: str, route: str, at: float
+    ) -> None:
         self._observer = observer
-        self._exchange = exchange
+        self._method = method
+        self._route = route
+        self._at = at
+        self._received: tuple[float, Asked | None, bytes | None] | None = None
+        self._exchange: Exchange | None = None
         self._filter: UsageEventFilter | None = None
+        self._failed = False
         self._may_hide = False
         self._suspects = False
+        self._id = exchange_id
         self.id = exchange_id.encode()
 
     @property
     def body_wanted(self) -> int:
         """How many bytes of request body shall be collected before it goes on; 0 for none."""
-        exchange = self._exchange
-        if exchange is None or exchange.route not in READERS:
+        if self._failed or self._route not in READERS:
             return 0
         return self._observer.observed_body_bytes
+
+    def enter(self) -> None:
+        """The exchange is one of those that run, until `end`."""
+        if self._failed:
+            return
+        try:
+            self._exchange = exchange = self._observer.enter(
+                self._id, self._method, self._route, self._at
+            )
+            if self._received is not None:
+                exchange.request_received(*self._received)
+        except Exception as error:  # border: measuring must not harm the traffic
+            self._fail("open", error)
 
     def request_received(
         self, at: float, body: bytes | None, encoding: bytes | None
     ) -> bytes | None:
         """The request is here completely. Returns the body to send instead, None for the same."""
-        exchange = self._exchange
-        if exchange is None:
+        if self._failed:
             return None
         try:
             asked = read_request(body) if body and not encoding else None
-            exchange.request_received(at, asked, body)
+            if self._exchange is not None:
+                self._exchange.request_received(at, asked, body)
+            else:
+                self._received = (at, asked, body)
             if (
                 asked is None
                 or body is None
-                or exchange.route not in _INJECTED_ROUTES
+                or self._route not in _INJECTED_ROUTES
                 or not self._observer.injects
             ):
                 return None
@@ -192,40 +219,35 @@ class Observation:
         self._may_hide = not self._suspects
         return self._suspects
 
-    def answer_begins(self, status: int, headers: Mapping[str, str]) -> bool:
-        """The head of the answer. Returns whether bytes of it may be cut out."""
+    def hides(self, status: int, headers: Mapping[str, str]) -> bool:
+        """Whether bytes may be cut out of the answer with this head: then all go by `onward`."""
         if self._suspects and status < 400:
             # Refused with it, accepted without it: no quotation of the client's own words.
             self._observer.facts.refuses_injection = True
+        if not self._may_hide:
+            return False
+        encoded = headers.get("content-encoding", "identity") != "identity"
+        if encoded and status < 400:
+            # It compresses although it was asked not to: the event cannot be hidden there.
+            self._observer.facts.refuses_injection = True
+        if encoded or not headers.get("content-type", "").startswith("text/event-stream"):
+            return False
+        self._filter = UsageEventFilter()
+        return True
+
+    def answer_begins(self, status: int, headers: Mapping[str, str]) -> None:
+        """The head of the answer."""
         exchange = self._exchange
         if exchange is not None:
             try:
                 exchange.answer_begins(status, headers)
             except Exception as error:  # border: measuring must not harm the traffic
                 self._fail("answer", error)
-        hide = (
-            self._may_hide
-            and headers.get("content-type", "").startswith("text/event-stream")
-            and headers.get("content-encoding", "identity") == "identity"
-        )
-        if hide:
-            self._filter = UsageEventFilter()
-        elif self._may_hide and status < 400 and "content-encoding" in headers:
-            # It compresses although it was asked not to: the event cannot be hidden there.
-            self._observer.facts.refuses_injection = True
-        return hide
 
-    def chunk(self, at: float, data: bytes) -> bytes:
-        """Bytes of the answer that arrived at `at`; returns those that go to the client."""
-        exchange = self._exchange
-        plain = False
-        if exchange is not None:
-            try:
-                plain = exchange.chunk(at, data)
-            except Exception as error:  # border: measuring must not harm the traffic
-                self._fail("chunk", error)
+    def onward(self, data: bytes) -> bytes:
+        """What of these bytes of the answer goes to the client now."""
         hiding = self._filter
-        if hiding is None or (plain and hiding.between):
+        if hiding is None:
             return data
         held = hiding.held
         try:
@@ -234,6 +256,15 @@ class Observation:
             self._filter = None
             self._fail("filter", error)
             return held + data
+
+    def chunk(self, at: float, data: bytes) -> None:
+        """Bytes of the answer that arrived at `at`."""
+        exchange = self._exchange
+        if exchange is not None:
+            try:
+                exchange.chunk(at, data)
+            except Exception as error:  # border: measuring must not harm the traffic
+                self._fail("chunk", error)
 
     def passed_on(self, seconds: float) -> None:
         """Time that chunks spent inside the proxy."""
@@ -260,6 +291,7 @@ class Observation:
             self._exchange.status = status
 
     def _fail(self, where: str, error: Exception) -> None:
+        self._failed = True
         if self._exchange is not None:
             self._observer.forget(self._exchange)
             self._exchange = None

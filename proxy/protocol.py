@@ -11,28 +11,21 @@ import asyncio
 import http
 import socket
 import struct
-import urllib.parse
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
 from typing import Any, Protocol
 
 import httptools
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from proxy.client_request import REQUEST, ClientRequest
 from proxy.errors import headers_too_large, malformed
 from proxy.headers import Header
 
-TARGET = "tokgauge.target"
-"""Scope extension: the request target in origin form, as bytes, exactly as sent."""
-
 CLIENT = "tokgauge.client"
 """Scope extension: the `Client` that sent the request."""
-
-HEAD_TOO_LARGE = "tokgauge.head_too_large"
-"""Scope extension: the request's head is above the limit; it must be refused."""
-
-
-_ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 _CHUNK_LINES = tuple(b"%x\r\n" % size for size in range(1024))
 """The lines before chunks of the size of an event, so that no event formats its own."""
@@ -41,8 +34,15 @@ _CHUNK_LINES = tuple(b"%x\r\n" % size for size in range(1024))
 class Client(Protocol):
     """The client of one request, without a message, a coroutine or a task for each step.
 
-    `begin` and `write` return whether the client keeps up: if not, ASGI's `send` waits for it.
+    `begin` and `write` return whether the client keeps up; if not, `when_ready` tells when it does
+    again.
     """
+
+    request: ClientRequest
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether the client takes what it is sent."""
 
     def whole_body(self) -> bytes | None:
         """The request's body if all of it is here and nobody has received any of it."""
@@ -53,6 +53,9 @@ class Client(Protocol):
         For when the request has been received completely: nothing is read of it any more.
         """
 
+    def when_ready(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once when the client, which does not keep up, takes more."""
+
     def begin(self, status: int, headers: Sequence[Header], *, body_follows: bool) -> bool:
         """Begin the answer. body_follows: `write` or `finish` is called before anything else."""
 
@@ -61,6 +64,23 @@ class Client(Protocol):
 
     def finish(self) -> None:
         """The answer is complete."""
+
+    def hand_over(self, app: Application) -> None:
+        """Leave the rest to an ASGI application, in a task of its own."""
+
+    def end(self) -> None:
+        """Nothing more comes: an answer that is not complete is cut."""
+
+
+Application = Callable[[Any, Any, Any], Awaitable[None]]
+"""An ASGI application."""
+
+
+class AtOnce(Protocol):
+    """The application of a `ProxyProtocol`, as far as it is more than ASGI."""
+
+    def carry_at_once(self, client: Client, server: tuple[str, int | None] | None) -> bool:
+        """Carry a request that is here completely; False when it must go by ASGI."""
 
 
 @cache
@@ -88,30 +108,60 @@ class Cycle(RequestResponseCycle):
     """The answer's head, until its first bytes of body come or the event loop turns."""
 
     _on_left: Callable[[], None] | None = None
+    _on_ready: Callable[[], None] | None = None
+    _message_event: asyncio.Event | None = None
+    _stirred = False
 
-    def __init__(self, connection: ProxyProtocol, keep_alive: bool) -> None:
-        self.scope = connection.scope
+    def __init__(self, connection: ProxyProtocol, request: ClientRequest) -> None:
+        self.request = request
+        self._connection = connection
         self.transport = connection.transport
         self.flow = connection.flow
         self.logger = connection.logger
-        self.message_event = asyncio.Event()
         self.on_response = connection.on_response_complete
-        self.keep_alive = keep_alive
+        self.keep_alive = request.keep_alive
         self.waiting_for_100_continue = connection.expect_100_continue
         self.body = bytearray()
 
+    @property
+    def message_event(self) -> asyncio.Event:  # type: ignore[override]
+        """What `receive` waits for; made for those only who call it."""
+        event = self._message_event
+        if event is None:
+            event = self._message_event = asyncio.Event()
+            if self._stirred:
+                event.set()
+        return event
+
+    def stir(self) -> None:
+        """Something has happened that `receive` waits for."""
+        self._stirred = True
+        if self._message_event is not None:
+            self._message_event.set()
+
     async def run_asgi(self, app: Any) -> None:
+        connection = self._connection
+        scope = self.request.scope(
+            server=connection.server, client=connection.client, scheme=connection.scheme,
+            extensions={CLIENT: self, REQUEST: self.request},
+        )  # fmt: skip
         try:
-            await app(self.scope, self.receive, self.send)
+            await app(scope, self.receive, self.send)
         except BaseException as error:  # border: whatever the app raises ends this answer only
             if not isinstance(error, asyncio.CancelledError):
                 self.logger.error("error in the application", exc_info=error)
         finally:
-            if not self.response_complete and not self.disconnected:
-                self._cut()
-            self.on_response = _nothing
-            self._on_left = None
-            del self.scope["extensions"][CLIENT]  # it refers back to this object
+            del scope["extensions"][CLIENT]  # it refers back to this object
+            self.end()
+
+    def hand_over(self, app: Application) -> None:
+        self._connection._start_asgi_task(self, app)
+
+    def end(self) -> None:
+        if not self.response_complete and not self.disconnected:
+            self._cut()
+        self.on_response = _nothing
+        self._on_left = self._on_ready = None
 
     def _cut(self) -> None:
         """End an unfinished answer so that the client can tell that it is not complete."""
@@ -144,7 +194,9 @@ class Cycle(RequestResponseCycle):
         if self.more_body or self.disconnected or self.waiting_for_100_continue:
             return None
         body, self.body = bytes(self.body), bytearray()
-        self.message_event.clear()
+        self._stirred = False
+        if self._message_event is not None:
+            self._message_event.clear()
         self.flow.resume_reading()
         return body
 
@@ -159,6 +211,19 @@ class Cycle(RequestResponseCycle):
         """The client has gone."""
         callback, self._on_left = self._on_left, None
         if callback is not None and not self.response_complete:
+            callback()
+
+    @property
+    def keeps_up(self) -> bool:
+        return not self.flow.write_paused
+
+    def when_ready(self, callback: Callable[[], None]) -> None:
+        self._on_ready = callback
+
+    def ready(self) -> None:
+        """The client takes more."""
+        callback, self._on_ready = self._on_ready, None
+        if callback is not None:
             callback()
 
     def begin(self, status: int, headers: Sequence[Header], *, body_follows: bool) -> bool:
@@ -202,7 +267,7 @@ class Cycle(RequestResponseCycle):
         if end:
             self.transport.write(end)
         self.response_complete = True
-        self.message_event.set()
+        self.stir()
         if not self.keep_alive:
             self.transport.close()
         self.on_response()
@@ -214,11 +279,11 @@ class Cycle(RequestResponseCycle):
             lines.append(b": ".join(header))
             if header[0].lower() == b"content-length":
                 has_length = True
-        if self.scope["method"] == "HEAD" or status in (204, 304):
+        if self.request.method == "HEAD" or status in (204, 304):
             self._framing = b"none"
         elif has_length:
             self._framing = b"length"
-        elif self.scope["http_version"] == "1.0":
+        elif self.request.version == "1.0":
             self._framing = b"close"
         else:
             self._framing = b"chunked"
@@ -245,12 +310,34 @@ class ProxyProtocol(HttpToolsProtocol):
         self._head_at_most: int | None = None
         self._idle_since: float | None = None
         self._deaf = False
+        self._arrived: Cycle | None = None  # a request whose body may be here, too
+        self._active: Cycle | None = None  # whose answer is the one to send; others wait
+        self._waiting: deque[Cycle] = deque()
+        self._carry_at_once = getattr(self.app, "carry_at_once", None)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        # Each write goes to the kernel at once, not when the event loop has done all else.
+        transport.set_write_buffer_limits(high=0)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._active is not None:
+            self._active.ready()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
+        self.connections.discard(self)
+        self.flow.resume_writing()
+        if exc is None:
+            self.transport.close()
         self._unset_keepalive_if_required()
-        if self.cycle is not None:
-            self.cycle.left()
+        self.parser = None  # type: ignore[assignment]
+        cycle = self._active
+        if cycle is not None:
+            if not cycle.response_complete:
+                cycle.disconnected = True
+            cycle.stir()
+            cycle.left()
 
     def data_received(self, data: bytes) -> None:
         if self._deaf:
@@ -258,6 +345,7 @@ class ProxyProtocol(HttpToolsProtocol):
         self._idle_since = None
         in_head = self._head_bytes is not None
         self._head_at_most = None if in_head else len(data)
+        malformed: str | None = None
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -266,13 +354,30 @@ class ProxyProtocol(HttpToolsProtocol):
             if self.cycle is not None:
                 self.cycle.keep_alive = False
         except httptools.HttpParserError as error:
-            self._malformed(str(error))
+            malformed = str(error)
         else:
             # A head that is complete is measured exactly; this bounds one that never ends.
             if in_head and self._head_bytes is not None:
                 self._head_bytes += len(data)
                 if self._head_bytes > self.max_header_bytes:
                     self._refuse(headers_too_large(self.max_header_bytes))
+        arrived, self._arrived = self._arrived, None
+        if arrived is not None:
+            self._carry(arrived)
+        if malformed is not None:
+            self._malformed(malformed)
+
+    def _carry(self, cycle: Cycle) -> None:
+        """Begin to carry out a request, whose body may or may not be here."""
+        self._active = cycle
+        at_once = self._carry_at_once
+        if (
+            at_once is None
+            or cycle.more_body
+            or cycle.waiting_for_100_continue
+            or not at_once(cycle, self.server)
+        ):
+            self._start_asgi_task(cycle, self.app)
 
     def _malformed(self, why: str) -> None:
         cycle = self.cycle
@@ -281,12 +386,16 @@ class ProxyProtocol(HttpToolsProtocol):
             return
         self._deaf = True
         cycle.keep_alive = False
-        if cycle.more_body:
+        if cycle.more_body and cycle in self._waiting:
+            # No word about it can come before the answers to the requests ahead of it.
+            self._waiting.remove(cycle)
+            (self._waiting[-1] if self._waiting else self._active or cycle).keep_alive = False
+        elif cycle.more_body:
             # The rest of its body will never come: the request cannot be carried out.
             if not cycle.response_started:
                 self._refuse(malformed(f"The request body is malformed: {why}"))
             cycle.disconnected = True
-            cycle.message_event.set()
+            cycle.stir()
             self.transport.close()
             cycle.left()
 
@@ -307,34 +416,35 @@ class ProxyProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._head_bytes = None
         version = self.parser.get_http_version()
-        target = _origin_form(self.url)
-        path, _, query = target.partition(b"?")
-        text = path.decode("latin-1")
-        extensions: dict[str, Any] = {TARGET: target, HEAD_TOO_LARGE: self._head_is_too_large()}
-        scope: dict[str, Any] = {
-            "type": "http",
-            "asgi": _ASGI,
-            "http_version": version,
-            "server": self.server,
-            "client": self.client,
-            "scheme": self.scheme,
-            "root_path": "",
-            "method": self.parser.get_method().decode("ascii"),
-            "raw_path": path,
-            "path": urllib.parse.unquote(text) if b"%" in path else text,
-            "query_string": query,
-            "headers": self.headers,
-            "extensions": extensions,
-        }
-        self.scope = scope  # type: ignore[assignment]
+        request = ClientRequest(
+            self.parser.get_method().decode("ascii"),
+            _origin_form(self.url),
+            version,
+            self.headers,
+            keep_alive=version != "1.0" and self.parser.should_keep_alive(),
+            too_large=self._head_is_too_large(),
+        )
         waiting = self.cycle
-        keep_alive = version != "1.0" and self.parser.should_keep_alive()
-        self.cycle = extensions[CLIENT] = Cycle(self, keep_alive)
+        self.cycle = Cycle(self, request)
         if waiting is None or waiting.response_complete:
-            self._start_asgi_task(self.cycle, self.app)
+            self._arrived = self.cycle
         else:
             self.flow.pause_reading()
-            self.pipeline.appendleft((self.cycle, self.app))
+            self._waiting.append(self.cycle)
+
+    def on_body(self, body: bytes) -> None:
+        cycle = self.cycle
+        if cycle.response_complete:
+            return
+        cycle.body += body
+        if len(cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        cycle.stir()
+
+    def on_message_complete(self) -> None:
+        if not self.cycle.response_complete:
+            self.cycle.more_body = False
+            self.cycle.stir()
 
     def _head_is_too_large(self) -> bool:
         at_most = self._head_at_most
@@ -350,9 +460,8 @@ class ProxyProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self.flow.resume_reading()
-        if self.pipeline:
-            cycle, app = self.pipeline.pop()
-            self._start_asgi_task(cycle, app)
+        if self._waiting:
+            self._carry(self._waiting.popleft())
             return
         self._idle_since = self.loop.time()
         if self.timeout_keep_alive_task is None:

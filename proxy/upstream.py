@@ -10,10 +10,12 @@ from collections.abc import Sequence
 import httpx2
 import msgspec
 
+from proxy.client_request import ClientRequest
 from proxy.engine import EngineFacts
 from proxy.headers import Header
 from proxy.settings import Settings
-from proxy.transport import Answer, EngineTransport, Timeouts, origin_of
+from proxy.transport import EngineStream, EngineTransport, Listener, Timeouts, origin_of
+from proxy.transport.request import request_head
 
 logger = logging.getLogger("tokgauge")
 
@@ -71,26 +73,53 @@ class Upstream:
         except (httpx2.ConnectError, httpx2.ConnectTimeout):
             self.facts.up = False
             raise
-        self._answers()
+        self.answers()
         return response
 
     async def exchange(
-        self, method: str, target: bytes, headers: Sequence[Header],
-        body: bytes | httpx2.AsyncByteStream,
-    ) -> Answer:  # fmt: skip
-        """`send` for every request of a client: `EngineTransport.exchange`."""
+        self, request: ClientRequest, body: bytes | httpx2.AsyncByteStream, listener: Listener, *,
+        identity: bool,
+    ) -> EngineStream:  # fmt: skip
+        """Send a client's request; its answer goes to `listener`. Returns when it is under way.
+
+        body: what is sent, whatever the request's own is. identity: the answer must not be
+        compressed. Raises what prevents the sending.
+        """
+        length = len(body) if isinstance(body, bytes) else None
         try:
-            answer = await self.transport.exchange(
-                self._origin, method, self._prefix + target, headers, body
-            )
+            return await self.transport.exchange(
+                self._origin, request.method, self._prefix + request.target,
+                self._headers(request, length, identity), body, listener,
+            )  # fmt: skip
         except (httpx2.ConnectError, httpx2.ConnectTimeout):
             self.facts.up = False
             raise
-        if not self.facts.up:
-            self._answers()
-        return answer
 
-    def _answers(self) -> None:
+    def exchange_at_once(
+        self, request: ClientRequest, body: bytes, listener: Listener, *, identity: bool
+    ) -> EngineStream | None:
+        """`exchange` if there is an idle connection; else None, and nothing has happened."""
+        head = request_head(
+            request.method, self._prefix + request.target,
+            self._headers(request, len(body), identity),
+        )  # fmt: skip
+        return self.transport.exchange_at_once(
+            self._origin, head.block + body, listener, head_request=request.method == "HEAD"
+        )
+
+    def _headers(self, request: ClientRequest, length: int | None, identity: bool) -> list[Header]:
+        incoming = request.incoming
+        host = self.host
+        if host is None and not incoming.hosts:
+            host = self.own_host  # HTTP/1.0 knows no Host, HTTP/1.1 requires one
+        return incoming.to_engine(
+            host=host,
+            body_length=length if identity and not incoming.codings else None,
+            identity=identity,
+        )
+
+    def answers(self) -> None:
+        """The engine has answered something."""
         if self.facts.up is False:
             self.facts.refuses_injection = False  # it may have come back as another version
         self.facts.up = True

@@ -1,14 +1,16 @@
 """The way to the engine: an httpx2 transport for HTTP/1.1, made for streams."""
 
-from proxy.transport.engine import Answer, EngineTransport, TransportStats, origin_of
+from proxy.transport.connection import INLINE_BODY
+from proxy.transport.engine import EngineTransport, TransportStats, origin_of
 from proxy.transport.errors import died_idle
-from proxy.transport.stream import EngineStream
+from proxy.transport.stream import EngineStream, Listener
 from proxy.transport.timeouts import Timeouts
 
 __all__ = [
-    "Answer",
+    "INLINE_BODY",
     "EngineStream",
     "EngineTransport",
+    "Listener",
     "Timeouts",
     "TransportStats",
     "died_idle",

@@ -12,10 +12,10 @@ import httpx2
 from proxy.transport.errors import transport_error
 from proxy.transport.reader import ResponseReader
 from proxy.transport.request import RequestHead
-from proxy.transport.stream import EngineStream
+from proxy.transport.stream import EngineStream, Listener
 from proxy.transport.timeouts import Timeouts
 
-_INLINE_BODY = 64 * 1024
+INLINE_BODY = 64 * 1024
 """Bodies in memory up to this size leave with the head, in one write and without a task."""
 
 _LARGE_READ = 64 * 1024
@@ -121,25 +121,40 @@ class Connection(asyncio.Protocol):
 
     def start(
         self, head: RequestHead, body: bytes | httpx2.AsyncByteStream, *, head_request: bool,
-        reused: bool,
+        reused: bool, listener: Listener | None = None,
     ) -> tuple[ResponseReader, EngineStream]:  # fmt: skip
         """Send a request; its response arrives in the reader (head) and the stream (body)."""
-        reader = ResponseReader(head_request=head_request, limit=self._header_limit)
-        stream = EngineStream(self._loop, self)
-        self._reader = reader
-        self._stream = stream
-        self._last_read = self.headers_at = 0.0
-        self._request_done = False
-        self._close_after = head.close
-        self.reused = reused
         if isinstance(body, bytes):
-            if not head.chunked and len(body) == head.length and len(body) <= _INLINE_BODY:
-                self.transport.write(head.block + body)
-                self._request_sent(stream)
-                return reader, stream
+            if not head.chunked and len(body) == head.length and len(body) <= INLINE_BODY:
+                started = self.send(
+                    head.block + body, head_request=head_request, reused=reused, listener=listener
+                )
+                self._close_after = head.close
+                return started
             body = httpx2.ByteStream(body)
+        reader, stream = self._begin(head_request, reused, listener)
+        self._close_after = head.close
         self.transport.write(head.block)
         self._upload = self._loop.create_task(self._send_body(body, head, stream))
+        return reader, stream
+
+    def send(
+        self, request: bytes, *, head_request: bool, reused: bool, listener: Listener | None
+    ) -> tuple[ResponseReader, EngineStream]:
+        """`start` for a request that is complete: head and body in one."""
+        reader, stream = self._begin(head_request, reused, listener)
+        self.transport.write(request)
+        self._request_sent(stream)
+        return reader, stream
+
+    def _begin(
+        self, head_request: bool, reused: bool, listener: Listener | None
+    ) -> tuple[ResponseReader, EngineStream]:
+        self._reader = reader = ResponseReader(head_request=head_request, limit=self._header_limit)
+        self._stream = stream = EngineStream(self._loop, self, listener)
+        self._last_read = self.headers_at = 0.0
+        self._request_done = self._close_after = False
+        self.reused = reused
         return reader, stream
 
     def check(self, now: float, timeouts: Timeouts) -> None:
@@ -204,6 +219,8 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
             return
         sock = transport.get_extra_info("socket")
+        # Each write goes to the kernel at once, not when the event loop has done all else.
+        self._transport.set_write_buffer_limits(high=0)
         self._fd = sock.fileno()
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -218,10 +235,10 @@ class Connection(asyncio.Protocol):
             return
         self._last_read = now
         body = reader.feed(data)
-        if body:
-            stream.push(now, body)
         if reader.news:
-            self._react(reader, stream, now)
+            self._react(reader, stream, now, body)
+        elif body:
+            stream.push(now, body)
         if len(data) >= _LARGE_READ:
             self._give_way()
 
@@ -262,14 +279,18 @@ class Connection(asyncio.Protocol):
 
     # The exchange
 
-    def _react(self, reader: ResponseReader, stream: EngineStream, now: float) -> None:
+    def _react(self, reader: ResponseReader, stream: EngineStream, now: float, body: bytes) -> None:
         reader.news = False
         if reader.head_done and not self.headers_at:
             self.headers_at = now
             if reader.status >= 400:
                 # The engine has decided. A success may still need the rest of the body.
                 self._stop_upload()
-            stream.wake()
+            stream.answered(reader.status, reader.headers, body_follows=bool(body))
+        if body:
+            stream.push(now, body)
+        if self._stream is not stream:
+            return  # whoever got the head or the body has closed the stream
         if reader.fault is not None:
             self._fail(httpx2.RemoteProtocolError, reader.fault)
         elif reader.complete:

@@ -5,15 +5,15 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import NamedTuple, cast
+from typing import cast
 
 import httpx2
 
 from proxy.transport.connection import Connection
 from proxy.transport.errors import transport_error
-from proxy.transport.reader import RawHeaders
+from proxy.transport.reader import ResponseReader
 from proxy.transport.request import request_head
-from proxy.transport.stream import EngineStream
+from proxy.transport.stream import EngineStream, Listener
 from proxy.transport.timeouts import Timeouts
 
 Origin = tuple[str, str, int]
@@ -29,22 +29,6 @@ class TransportStats:
     idle: int
     opened_total: int
     reused_total: int
-
-
-class Answer(NamedTuple):
-    """A response whose head has come.
-
-    headers: name and value as received. headers_at: time.monotonic() when the head was complete.
-    reused: the connection had served an earlier request.
-    """
-
-    status: int
-    headers: RawHeaders
-    stream: EngineStream
-    version: bytes
-    reason: bytes
-    headers_at: float
-    reused: bool
 
 
 def origin_of(url: httpx2.URL) -> Origin:
@@ -112,35 +96,72 @@ class EngineTransport(httpx2.AsyncBaseTransport):
         `sent_at` (time.monotonic(); `sent_at` is None while the body is still being sent, then see
         the stream), `reused` (bool).
         """
-        stream = request.stream
-        if not isinstance(stream, httpx2.AsyncByteStream):
+        body = request.stream
+        if not isinstance(body, httpx2.AsyncByteStream):
             raise TypeError("the request's stream is not an AsyncByteStream")
-        answer = await self.exchange(
+        connection, reader, stream = await self._start(
             origin_of(request.url),
             request.method,
             request.extensions.get("target") or request.url.raw_path,
             request.headers.raw,
-            b"".join(stream) if isinstance(stream, httpx2.ByteStream) else stream,
+            b"".join(body) if isinstance(body, httpx2.ByteStream) else body,
+            None,
         )
+        try:
+            while not reader.head_done:
+                if stream.error is not None:
+                    raise stream.error
+                await stream.wait()
+        except BaseException:
+            stream.close()
+            raise
         return httpx2.Response(
-            answer.status,
-            headers=answer.headers,
-            stream=answer.stream,
+            reader.status,
+            headers=reader.headers,
+            stream=stream,
             extensions={
-                "http_version": answer.version,
-                "reason_phrase": answer.reason,
-                "raw_headers": answer.headers,
-                "headers_at": answer.headers_at,
-                "sent_at": answer.stream.sent_at,
-                "reused": answer.reused,
+                "http_version": reader.version,
+                "reason_phrase": reader.reason,
+                "raw_headers": reader.headers,
+                "headers_at": connection.headers_at,
+                "sent_at": stream.sent_at,
+                "reused": connection.reused,
             },
         )
 
     async def exchange(
         self, origin: Origin, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]],
-        body: bytes | httpx2.AsyncByteStream,
-    ) -> Answer:  # fmt: skip
-        """The same without httpx2's objects for request and response, which cost more than this."""
+        body: bytes | httpx2.AsyncByteStream, listener: Listener,
+    ) -> EngineStream:  # fmt: skip
+        """Send a request whose response goes to `listener`; returns when it is under way.
+
+        Raises what happens before that, connecting above all; what happens later ends the stream.
+        """
+        _, _, stream = await self._start(origin, method, target, headers, body, listener)
+        return stream
+
+    def exchange_at_once(
+        self, origin: Origin, request: bytes, listener: Listener, *, head_request: bool
+    ) -> EngineStream | None:
+        """`exchange` if there is an idle connection; else None, and nothing has happened.
+
+        request: the whole request as it goes on the wire.
+        """
+        if self._closed:
+            return None
+        connection = self._take_idle(origin)
+        if connection is None:
+            return None
+        self._use(connection)
+        _, stream = connection.send(
+            request, head_request=head_request, reused=True, listener=listener
+        )
+        return stream
+
+    async def _start(
+        self, origin: Origin, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]],
+        body: bytes | httpx2.AsyncByteStream, listener: Listener | None,
+    ) -> tuple[Connection, ResponseReader, EngineStream]:  # fmt: skip
         if self._closed:
             raise RuntimeError("the transport is closed")
         if method == "CONNECT":
@@ -151,26 +172,20 @@ class EngineTransport(httpx2.AsyncBaseTransport):
         if connection is None:
             connection = await self._connect(origin)
             self._opened_total += 1
-        else:
-            self._reused_total += 1
-        self._active.add(connection)
-        if self._sweeper is None:
-            self._arm_sweep(asyncio.get_running_loop())
+        self._use(connection)
         try:
             reader, stream = connection.start(
-                head, body, head_request=method == "HEAD", reused=reused
+                head, body, head_request=method == "HEAD", reused=reused, listener=listener
             )
-            while not reader.head_done:
-                if stream.error is not None:
-                    raise stream.error
-                await stream.wait()
         except BaseException:
             connection.discard()
             raise
-        return Answer(
-            reader.status, reader.headers, stream, reader.version, reader.reason,
-            connection.headers_at, reused,
-        )  # fmt: skip
+        return connection, reader, stream
+
+    def _use(self, connection: Connection) -> None:
+        self._active.add(connection)
+        if self._sweeper is None:
+            self._arm_sweep(asyncio.get_running_loop())
 
     async def aclose(self) -> None:
         """Close every connection; running exchanges end in ReadError. Returns when all are shut."""
@@ -224,6 +239,7 @@ class EngineTransport(httpx2.AsyncBaseTransport):
             connection, since = idle.popitem()
             self._idle_count -= 1
             if since >= oldest and connection.usable():
+                self._reused_total += 1
                 return connection
             connection.discard()
         return None

@@ -1,19 +1,17 @@
-"""The body of one response, handed over read by read."""
+"""One response on its way from the connection to whoever consumes it, read by read."""
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Protocol
 
 import httpx2
 
+from proxy.transport.reader import RawHeaders
+
 HIGH_WATER = 64 * 1024
 _ENTRY = 128
 """Bytes that one queued read costs besides its body, so that tiny reads are bounded too."""
-
-
-Sink = Callable[[float, bytes], bool]
-"""Takes the body bytes of one read and when they came; returns whether it is ready for more."""
 
 
 class Source(Protocol):
@@ -24,12 +22,32 @@ class Source(Protocol):
     def discard(self) -> None: ...
 
 
-class EngineStream(httpx2.AsyncByteStream):
-    """Iterates over the body bytes, one object for each read from the socket.
+class Listener(Protocol):
+    """Takes a response within the callbacks that its bytes came in: no task's turn for an event.
 
-    Framing is removed, nothing is decoded. One consumer at a time. Iteration ends cleanly only
-    when the response was complete; otherwise the bytes that came are delivered and then the
-    error is raised. `aclose` must be called in the end, however the iteration ended.
+    `answered` comes once, then `take` for every read with body bytes in it, `ended` once and last;
+    `ended` alone when there is no answer. `answered` and `take` return whether they are ready for
+    more: if not, what comes is queued until `EngineStream.resume`. None of them may raise; what
+    they raise all the same ends the stream with that error.
+    """
+
+    def answered(self, status: int, headers: RawHeaders, *, body_follows: bool) -> bool:
+        """The head. body_follows: `take` is called before anything else happens."""
+
+    def take(self, at: float, data: bytes) -> bool:
+        """The body bytes of one read, not empty, and when they came off the socket."""
+
+    def ended(self, error: Exception | None) -> None:
+        """The response is complete (None), or broke off, or did not come at all."""
+
+
+class EngineStream(httpx2.AsyncByteStream):
+    """The body bytes, one object for each read from the socket.
+
+    Framing is removed, nothing is decoded. With a `listener` it is pushed there. Without one it is
+    iterated over, by one consumer: iteration ends cleanly only when the response was complete;
+    otherwise the bytes that came are delivered and then the error is raised. `close` must be called
+    in the end, however the stream ended.
 
     arrived_at: time.monotonic() when the bytes last returned came off the socket.
     sent_at: time.monotonic() when the request was handed to the socket; None until then.
@@ -42,26 +60,28 @@ class EngineStream(httpx2.AsyncByteStream):
         "_closed",
         "_complete",
         "_error",
+        "_listener",
         "_loop",
         "_paused",
         "_queued",
-        "_sink",
         "_source",
         "_waiter",
         "arrived_at",
         "sent_at",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, source: Source) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, source: Source, listener: Listener | None = None
+    ) -> None:
         self._loop = loop
         self._source: Source | None = source
+        self._listener = listener
         self._waiter: asyncio.Future[None] | None = None
         # The first waiting read has a place of its own: an idle stream carries no deque.
         self._body: bytes | None = None
         self._body_at = 0.0
         self._backlog: deque[tuple[float, bytes]] | None = None
         self._queued = 0
-        self._sink: Sink | None = None
         self._paused = False
         self._complete = False
         self._closed = False
@@ -80,15 +100,13 @@ class EngineStream(httpx2.AsyncByteStream):
                 raise StopAsyncIteration
             if self._closed:
                 raise httpx2.StreamClosed
-            # As in `wait`, but without a second coroutine for every event.
-            waiter = self._waiter = self._loop.create_future()
-            try:
-                await waiter
-            finally:
-                self._waiter = None
-        return self._take()
+            await self.wait()
+        body = self._oldest()
+        if self._paused and self._queued < HIGH_WATER:
+            self._unpause()
+        return body
 
-    def _take(self) -> bytes:
+    def _oldest(self) -> bytes:
         """The oldest waiting read; there must be one."""
         body = self._body
         assert body is not None  # noqa: S101
@@ -99,37 +117,7 @@ class EngineStream(httpx2.AsyncByteStream):
         else:
             self._body = None
         self._queued -= len(body) + _ENTRY
-        if self._paused and self._queued < HIGH_WATER:
-            self._paused = False
-            if self._source is not None:
-                self._source.resume_reading()
         return body
-
-    async def pour(self, sink: Sink) -> bool:
-        """Hand every read to `sink` within the callback that the socket's bytes came in.
-
-        Iteration without a task's turn for every event. Returns True when the response is complete
-        and False as soon as `sink` is not ready for more: what comes then is queued until the next
-        call. Raises as iteration does, and what `sink` raises.
-        """
-        while self._body is not None:
-            body = self._take()
-            if not sink(self.arrived_at, body):
-                return False
-        self._sink = sink
-        try:
-            while True:
-                if self._error is not None:
-                    raise self._error
-                if self._sink is None:
-                    return False
-                if self._complete:
-                    return True
-                if self._closed:
-                    raise httpx2.StreamClosed
-                await self.wait()
-        finally:
-            self._sink = None
 
     async def aclose(self) -> None:
         """As `close`."""
@@ -138,6 +126,7 @@ class EngineStream(httpx2.AsyncByteStream):
     def close(self) -> None:
         """Drop what is left; an unfinished response closes its connection at once."""
         self._closed = True
+        self._listener = None
         self._body = self._backlog = None
         self._queued = 0
         source = self._source
@@ -145,6 +134,23 @@ class EngineStream(httpx2.AsyncByteStream):
             self._source = None
             source.discard()
         self.wake()
+
+    def resume(self) -> None:
+        """The listener is ready for more. Does nothing when it was all the time."""
+        if not self._paused:
+            return
+        while self._body is not None and (listener := self._listener) is not None:
+            body = self._oldest()
+            if not self._taken(listener, self.arrived_at, body):
+                return
+        self._unpause()
+        if self._complete or self._error is not None:
+            self._tell_end()
+
+    def _unpause(self) -> None:
+        self._paused = False
+        if self._source is not None:
+            self._source.resume_reading()
 
     # The connection's side
 
@@ -163,19 +169,26 @@ class EngineStream(httpx2.AsyncByteStream):
             if not waiter.done():
                 waiter.set_result(None)
 
-    def push(self, at: float, body: bytes) -> None:
-        """Queue the body bytes of one read."""
-        if self._closed:
-            return
-        sink = self._sink
-        if sink is not None:
-            try:
-                if sink(at, body):
-                    return
-            except Exception as error:  # border: the sink may raise anything; `pour` gives it back
-                self._error = error
-            self._sink = None
+    def answered(self, status: int, headers: RawHeaders, *, body_follows: bool) -> None:
+        """The head has come."""
+        listener = self._listener
+        if listener is None:
             self.wake()
+            return
+        try:
+            if not listener.answered(status, headers, body_follows=body_follows):
+                self._pause()
+        except Exception as error:  # border: whatever a listener raises ends its own stream only
+            self._break(error)
+
+    def push(self, at: float, body: bytes) -> None:
+        """Hand on or queue the body bytes of one read."""
+        listener = self._listener
+        if listener is not None and not self._paused:
+            if not self._taken(listener, at, body):
+                self._pause()
+            return
+        if self._closed:
             return
         if self._body is None:
             self._body = body
@@ -186,27 +199,51 @@ class EngineStream(httpx2.AsyncByteStream):
         else:
             self._backlog.append((at, body))
         self._queued += len(body) + _ENTRY
-        if self._queued > HIGH_WATER and not self._paused and self._source is not None:
+        if self._queued > HIGH_WATER and not self._paused:
+            self._pause()
+
+    def _taken(self, listener: Listener, at: float, body: bytes) -> bool:
+        try:
+            return listener.take(at, body)
+        except Exception as error:  # border: whatever a listener raises ends its own stream only
+            self._break(error)
+            return True
+
+    def _pause(self) -> None:
+        if not self._closed:
             self._paused = True
-            self._source.pause_reading()
+            if self._source is not None:
+                self._source.pause_reading()
+
+    def _break(self, error: Exception) -> None:
+        source, self._source = self._source, None
+        if source is not None:
+            source.discard()
+        self._body = self._backlog = None
+        self._error = error
+        self._tell_end()
 
     def finish(self) -> None:
         """The response is complete; the connection no longer belongs to this stream."""
         self._complete = True
         self._source = None
-        self.wake()
+        self._tell_end()
 
     def fail(self, error: Exception) -> None:
         """The response ended in an error; only the first one counts."""
-        if not self._complete and self._error is None:
-            self._error = error
+        if self._complete or self._error is not None:
+            return
+        self._error = error
         self._source = None
-        self.wake()
+        self._tell_end()
 
-    @property
-    def waiting(self) -> bool:
-        """Whether body bytes are here that have not been taken yet."""
-        return self._body is not None
+    def _tell_end(self) -> None:
+        listener = self._listener
+        if listener is None:
+            self.wake()
+        elif self._body is None:  # else the listener is not ready for what comes before the end
+            self._listener = None
+            listener.ended(self._error)
 
     @property
     def error(self) -> Exception | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from types import MappingProxyType
 
 from proxy.wire.answer import AnswerReader
@@ -44,6 +45,7 @@ ROUTES = (*tuple(dict.fromkeys(name for _, name in _SUFFIXES)), "other")
 """Every value that the label `route` can take."""
 
 
+@lru_cache(maxsize=1024)
 def classify(method: str, path: bytes) -> str:
     """Name the route of a request line (`path` is the raw path, without query)."""
     text = path.decode("latin-1")

@@ -1,0 +1,165 @@
+"""Passes an answer on to the client, inside the callbacks in which it comes from the engine.
+
+The bytes go first; what they mean is for the `Observation` to find out afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+
+from proxy.headers import Header, content_headers, to_client
+from proxy.observation import Observation
+from proxy.protocol import Client
+from proxy.transport import EngineStream
+
+_REFUSAL_LIMIT = 64 * 1024
+"""Bytes of an error answer that are enough to see what it is about."""
+
+
+class InjectionRefused(Exception):  # noqa: N818 - a finding, not an error
+    """The engine refuses what was added to the request; the client's own shall be sent."""
+
+
+class Delivery:
+    """The `Listener` of one answer.
+
+    injected: the request was changed, so an error answer may be about that and is looked at before
+    the client gets it. answers: called when the head has come. settled: called once, in the end,
+    with what the stream ended in, or with InjectionRefused.
+
+    begun: the client has got the head. stream: to be set when the request has been sent.
+    """
+
+    __slots__ = (
+        "_answers", "_client", "_content", "_in_proxy", "_injected", "_observation", "_ready_at",
+        "_refusal", "_refused_head", "_settled", "_write", "begun", "stream", "take",
+    )  # fmt: skip
+
+    take: Callable[[float, bytes], bool]
+
+    def __init__(
+        self, client: Client, observation: Observation, *, injected: bool,
+        answers: Callable[[int], None], settled: Callable[[Exception | None], None],
+    ) -> None:  # fmt: skip
+        self._client = client
+        self._observation = observation
+        self._injected = injected
+        self._answers = answers
+        self._settled = settled
+        self._write = client.write
+        self._in_proxy = 0.0
+        self._ready_at = 0.0
+        self._refused_head: tuple[int, list[Header]] | None = None
+        self._refusal = b""
+        self.begun = False
+        self.stream: EngineStream | None = None
+
+    def answered(self, status: int, headers: list[Header], *, body_follows: bool) -> bool:
+        self._answers(status)
+        if self._injected and self._observation.may_be_refused(status):
+            self._refused_head = (status, headers)
+            self.take = self._take_refusal
+            return True
+        return self._begin(status, headers, body_follows=body_follows)
+
+    def ended(self, error: Exception | None) -> None:
+        if self._refused_head is not None and not self._look_at_refusal(
+            *self._refused_head, monotonic()
+        ):
+            return
+        observation = self._observation
+        if self.begun:
+            if self.stream is not None:
+                observation.request_sent(self.stream.sent_at)
+            rest = observation.answer_ends()
+            if rest:
+                self._write(rest)
+            if error is None:
+                self._client.finish()
+        self.stop()
+        self._settled(error)
+
+    def stop(self) -> None:
+        """Pass nothing more on and leave the engine. May be called at any time, repeatedly."""
+        self.take = _drop  # the bound method there refers back to this object
+        self._observation.passed_on(self._in_proxy)
+        self._in_proxy = 0.0
+        if self.stream is not None:
+            self.stream.close()
+
+    def _begin(self, status: int, headers: list[Header], *, body_follows: bool) -> bool:
+        observation = self._observation
+        content = content_headers(headers)
+        hides = observation.hides(status, content)
+        onward = to_client(
+            headers,
+            exchange_id=observation.id,
+            event_stream=content.get("content-type", "").startswith("text/event-stream"),
+            length_changes=hides,
+        )
+        self.begun = True
+        # What is cut out of an answer may be all that has come of it.
+        keeps_up = self._client.begin(status, onward, body_follows=body_follows and not hides)
+        if body_follows:
+            self._content = (status, content, hides)
+            self.take = self._take_first
+            return True
+        self.take = self._take_and_hide if hides else self._take
+        observation.answer_begins(status, content)
+        return keeps_up or self._wait()
+
+    def _take_first(self, at: float, data: bytes) -> bool:
+        status, content, hides = self._content
+        self.take = self._take_and_hide if hides else self._take
+        onward = self._observation.onward(data) if hides else data
+        keeps_up = self._client.keeps_up if not onward else self._write(onward)
+        self._in_proxy += monotonic() - at
+        self._observation.answer_begins(status, content)
+        self._observation.chunk(at, data)
+        return keeps_up or self._wait()
+
+    def _take(self, at: float, data: bytes) -> bool:
+        keeps_up = self._write(data)
+        # Time that a chunk waited for a slow client is not the proxy's.
+        self._in_proxy += monotonic() - (at if at > self._ready_at else self._ready_at)
+        self._observation.chunk(at, data)
+        return keeps_up or self._wait()
+
+    def _take_and_hide(self, at: float, data: bytes) -> bool:
+        onward = self._observation.onward(data)
+        keeps_up = not onward or self._write(onward)
+        self._in_proxy += monotonic() - (at if at > self._ready_at else self._ready_at)
+        self._observation.chunk(at, data)
+        return keeps_up or self._wait()
+
+    def _wait(self) -> bool:
+        self._client.when_ready(self._go_on)
+        return False
+
+    def _go_on(self) -> None:
+        self._ready_at = monotonic()
+        if self.stream is not None:
+            self.stream.resume()
+
+    def _take_refusal(self, at: float, data: bytes) -> bool:
+        self._refusal += data
+        if len(self._refusal) > _REFUSAL_LIMIT and self._refused_head is not None:
+            self._look_at_refusal(*self._refused_head, at)
+        return True
+
+    def _look_at_refusal(self, status: int, headers: list[Header], at: float) -> bool:
+        """Pass the error answer on, unless it is about what was added to the request."""
+        self._refused_head = None
+        if self._observation.injection_refused(self._refusal):
+            self.stop()
+            self._settled(InjectionRefused())
+            return False
+        self._begin(status, headers, body_follows=bool(self._refusal))
+        if self._refusal:
+            self.take(at, self._refusal)
+        return True
+
+
+def _drop(at: float, data: bytes) -> bool:
+    return True

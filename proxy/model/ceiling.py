@@ -25,7 +25,6 @@ __all__ = [
     "single_stream_ceiling",
     "step_bytes",
     "step_ceiling",
-    "tokens_per_step",
 ]
 
 Band = Literal["above", "healthy", "watch", "suspect"]
@@ -86,7 +85,7 @@ class ComputeRoof:
 
 @dataclass(frozen=True, slots=True)
 class StepCeiling:
-    """The limit of a decode step with a batch."""
+    """What memory allows of a decode step with a batch, one token for each sequence."""
 
     sequences: int
     bytes_per_step: float
@@ -94,37 +93,17 @@ class StepCeiling:
     tokens_per_second_per_stream: float
     tokens_per_second: float
     """All sequences together."""
-    bound: Literal["memory", "compute"]
 
 
-def step_ceiling(
-    bandwidth: float,
-    bytes_per_step: float,
-    sequences: int = 1,
-    *,
-    tokens_per_step: float = 1.0,
-    tokens_computed: float | None = None,
-    roof: ComputeRoof | None = None,
-) -> StepCeiling:
-    """Limit of a step that reads `bytes_per_step` for `sequences` sequences.
-
-    tokens_per_step: tokens that a sequence gains per step, above 1 with speculative decoding.
-    tokens_computed: tokens in the step, drafts included; without it one per sequence.
-    """
-    seconds = bytes_per_step / bandwidth
-    bound: Literal["memory", "compute"] = "memory"
-    if roof is not None:
-        computing = roof.seconds(sequences if tokens_computed is None else tokens_computed)
-        if computing > seconds:
-            seconds, bound = computing, "compute"
-    steps = 1 / seconds
+def step_ceiling(bandwidth: float, bytes_per_step: float, sequences: int = 1) -> StepCeiling:
+    """Limit of a step that reads `bytes_per_step` for `sequences` sequences."""
+    steps = bandwidth / bytes_per_step
     return StepCeiling(
         sequences=sequences,
         bytes_per_step=bytes_per_step,
         steps_per_second=steps,
-        tokens_per_second_per_stream=steps * tokens_per_step,
-        tokens_per_second=steps * tokens_per_step * sequences,
-        bound=bound,
+        tokens_per_second_per_stream=steps,
+        tokens_per_second=steps * sequences,
     )
 
 
@@ -141,14 +120,6 @@ def ridge_batch(
     """
     per_sequence = roof.seconds(1) - kv_bytes_per_sequence / bandwidth
     return weight_bytes / bandwidth / per_sequence if per_sequence > 0 else None
-
-
-def tokens_per_step(accepted: float, drafts: float) -> float | None:
-    """Mean tokens a sequence gains per step under speculative decoding: 1 + accepted / drafts.
-
-    accepted, drafts: increases of the engine's counters over one window. None without drafts.
-    """
-    return 1 + accepted / drafts if drafts > 0 and accepted >= 0 else None
 
 
 def achieved_bandwidth(steps_per_second: float, bytes_per_step: float) -> float:

@@ -96,7 +96,6 @@ def test_a_batch_shares_the_reading(
     assert found.tokens_per_second == pytest.approx(together, abs=0.7)
     assert found.tokens_per_second_per_stream == pytest.approx(each, abs=0.06)
     assert found.steps_per_second == found.tokens_per_second_per_stream
-    assert found.bound == "memory"
     # A saturated card shows its efficiency at any batch, although each stream is slow.
     assert ceiling.efficiency(0.8 * found.steps_per_second, read, A6000) == pytest.approx(0.8)
 
@@ -131,28 +130,14 @@ def test_the_ridge_where_computing_takes_over(bandwidth: float, flops: float, ba
     roof = ceiling.ComputeRoof(flops, 7e9)
     ridge = ceiling.ridge_batch(bandwidth, 14e9, roof)
     assert ridge == pytest.approx(batch, abs=0.6)
-    below = ceiling.step_ceiling(bandwidth, 14e9, batch - 2, roof=roof)
-    above = ceiling.step_ceiling(bandwidth, 14e9, batch + 2, roof=roof)
-    assert (below.bound, above.bound) == ("memory", "compute")
-    assert above.steps_per_second == pytest.approx(flops / (2 * 7e9 * (batch + 2)))
+    assert ridge is not None
+    assert roof.seconds(ridge) == pytest.approx(14e9 / bandwidth)
 
 
 def test_with_long_contexts_computing_never_takes_over() -> None:
     roof = ceiling.ComputeRoof(154.8e12, 7.07e9)
     assert ceiling.ridge_batch(A6000, 14.14e9, roof, 57_344 * 1100) is not None
     assert ceiling.ridge_batch(A6000, 14.14e9, roof, 57_344 * 1300) is None
-
-
-def test_drafts_count_as_several_tokens_per_step() -> None:
-    gained = ceiling.tokens_per_step(accepted=150, drafts=100)
-    assert gained == 2.5
-    found = ceiling.step_ceiling(A6000, 14.14e9, 2, tokens_per_step=2.5)
-    assert found.tokens_per_second_per_stream == pytest.approx(2.5 * 54.31, rel=1e-3)
-    assert found.tokens_per_second == pytest.approx(5 * 54.31, rel=1e-3)
-    assert found.steps_per_second == pytest.approx(54.31, rel=1e-3)
-    assert ceiling.tokens_per_step(accepted=0, drafts=0) is None
-    roof = ceiling.ComputeRoof(154.8e12, 7e9)
-    assert ceiling.step_ceiling(A6000, 14e9, 100, tokens_computed=500, roof=roof).bound == "compute"
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ logger = logging.getLogger("bench")
 
 _START_LIMIT = 120.0
 _MEMORY = {
-    nginx: 15, haproxy: 15, tokgauge: 20, unmeasured: 20, plain: 50, vllm_router: 20, litellm: 100,
+    nginx: 15, haproxy: 15, tokgauge: 25, unmeasured: 25, plain: 60, vllm_router: 25, litellm: 130,
 }  # fmt: skip
 _GROWTH = {tokgauge: 200}
 """Candidates with the seconds that they need for these stages."""

@@ -41,11 +41,11 @@ def judge(results: Results, per_event: dict[str, float] | None) -> list[Verdict]
 
     def against_in_step(other: str, limit: float, aim: float) -> Verdict:
         """Of two that keep up with different numbers of streams, each is judged at its own."""
-        title = "CPU per event, in step"
+        title = f"CPU per event, in step ÷ {other}"
         own, theirs = (results.median(name, "paced_streams") for name in (_OWN, other))
         if own is not None and theirs is not None and own != theirs:
-            title += f" ({own:.0f} streams ÷ {theirs:.0f})"
-        return against(title, "step_cpu_us", other, limit, aim)
+            title += f" ({own:.0f} ÷ {theirs:.0f} streams)"
+        return Verdict(title, ratio("step_cpu_us", other), limit, aim, "x")
 
     verdicts = [
         against_in_step(nginx.NAME, 2.0, 1.5),

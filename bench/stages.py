@@ -43,7 +43,7 @@ _AT_REST = 0.1
 """Share of its core below which a candidate has done what it had left to do."""
 
 _REST_LIMIT = 15.0
-_OPEN_LIMIT = 30.0
+_OPEN_LIMIT = 60.0
 
 
 @dataclass(frozen=True)
@@ -343,7 +343,7 @@ class Bench:
                 tally = load.Tally()
                 (connection,) = await load.connect(candidate.port, 1, tally)
                 came = asyncio.get_running_loop().create_future()
-                connection.on_first = came.set_result
+                connection.on_first = lambda ns, came=came: came.done() or came.set_result(ns)
                 connection.ask(load.STREAM)
                 try:
                     times.append(await came / 1e9)
@@ -351,13 +351,16 @@ class Bench:
                     connection.close()
                 await asyncio.sleep(INTERVAL)
 
+        tally = load.Tally()
+        opened = await self._open(candidate, streams, tally)
         asking = asyncio.create_task(first_events())
         try:
-            seen = await self._watch(candidate, streams, self._plan.seconds, timed=True)
+            seen = await _window(candidate, tally, self._plan.seconds, timed=True)
         finally:
             asking.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
+            with contextlib.suppress(asyncio.CancelledError, OSError):
                 await asking
+            await self._leave(candidate, opened)
         if not times:
             raise load.LoadError("no first event came")
         return times, seen

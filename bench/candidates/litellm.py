@@ -35,6 +35,9 @@ def start(place: Place) -> Launch:
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
             "LITELLM_LOG": "ERROR",
             "LITELLM_MODE": "PRODUCTION",
+            # It has a single engine, and must carry as many streams as the others.
+            "AIOHTTP_CONNECTOR_LIMIT": "16000",
+            "AIOHTTP_CONNECTOR_LIMIT_PER_HOST": "16000",
         },
     )  # fmt: skip
 

@@ -511,7 +511,7 @@ class Judge:
             enough_traffic=None if has_ratio or not _lacks_traffic(judged) else False,
             mean_batch=window.sequences if isinstance(window, Window) else None,
             ridge_batch=ridge,
-            prefill_step_share=window.prefill_share if isinstance(window, Window) else None,
+            prefill_share=window.prefill_share if isinstance(window, Window) else None,
             contention=worst([item.state for item in contentions]),
             neighbours=len(neighbours) if known else None,
             neighbour_memory_bytes=_sum([item.memory_bytes for item in neighbours])

@@ -39,7 +39,7 @@ CLEAN = replace(
     preemptions_per_second=0.0,
     waiting=0,
     ridge_batch=202,
-    prefill_token_share=0.1,
+    prefill_share=0.01,
 )
 
 
@@ -258,57 +258,23 @@ SITUATIONS = [
     ),
     Situation(
         "prefills between the steps",
-        replace(CLEAN, efficiency=0.55, prefill_token_share=0.99, mean_batch=1.0),
+        replace(CLEAN, efficiency=0.55, prefill_share=0.33),
         "watch",
         causes=("long_prefills",),
-        says=("99 % of the computed tokens were prompt tokens, up to 33 % of the time",),
-    ),
-    Situation(
-        "many prompt tokens, little time: no accusation",
-        replace(CLEAN, efficiency=0.55, prefill_token_share=0.91, mean_batch=1.0),
-        "watch",
-        says=("91 % of the computed tokens were prompt tokens, up to 5 % of the time",),
-    ),
-    Situation(
-        "prefills known by steps alone",
-        replace(BUSY, efficiency=0.45, prefill_step_share=0.3),
-        "suspect",
-        causes=("long_prefills",),
-        says=("30 % of the steps computed prompts",),
-    ),
-    Situation(
-        "prefills known by tokens alone",
-        replace(BUSY, efficiency=0.45, prefill_token_share=0.93),
-        "suspect",
-        causes=("long_prefills",),
-        says=("93 % of the computed tokens were prompt tokens",),
+        says=("prompts took about 33 % of the time",),
     ),
     Situation(
         "window dominated by prefill",
-        replace(CLEAN, efficiency=0.3, prefill_token_share=0.98, mean_batch=16.0),
+        replace(CLEAN, efficiency=0.3, prefill_share=0.8, mean_batch=16.0),
         "not_judged",
         reason="prefill_dominated",
-        says=("98 % of the computed tokens were prompt tokens, up to 80 %",),
-    ),
-    Situation(
-        "only prefills",
-        replace(BUSY, efficiency=0.05, prefill_token_share=0.998),
-        "not_judged",
-        reason="prefill_dominated",
-        says=("100 % of the computed tokens were prompt tokens",),
+        says=("prompts took about 80 % of the time, and the ceiling holds for decoding only",),
     ),
     Situation(
         "healthy numbers in a window dominated by prefill are not judged either",
-        replace(BUSY, efficiency=0.8, prefill_step_share=0.5),
+        replace(BUSY, efficiency=0.8, prefill_share=0.5),
         "not_judged",
         reason="prefill_dominated",
-    ),
-    Situation(
-        "a short prompt in nearly every step of a large batch",
-        replace(
-            CLEAN, efficiency=0.75, prefill_step_share=0.9, prefill_token_share=0.3, mean_batch=64.0
-        ),
-        "healthy",
     ),
     Situation(
         "compute-bound batch of 256",
@@ -592,7 +558,7 @@ SITUATIONS = [
         replace(
             CLEAN, efficiency=0.2, contention="active_neighbours", memory_clock_mhz=5_001,
             preemptions_per_second=1.0, kv_cache_usage=1.0, waiting=3, mean_batch=300.0,
-            prefill_token_share=0.4, gpu_utilization=0.5, bandwidth_ratio=0.5,
+            prefill_share=0.4, gpu_utilization=0.5, bandwidth_ratio=0.5,
         ),
         "suspect",
         causes=(
@@ -699,9 +665,8 @@ THRESHOLDS = [
     ("preemptions_per_second", 1 / 61, 1 / 60, "preemption", {}),
     ("kv_cache_usage", 0.949, 0.95, "kv_cache_full", {"waiting": 1}),
     ("waiting", 0, 1, "kv_cache_full", {"kv_cache_usage": 0.95}),
-    ("prefill_step_share", 0.149, 0.15, "long_prefills", {"prefill_token_share": None}),
-    ("prefill_token_share", 0.899, 0.90, "long_prefills", {"ridge_batch": None}),
-    ("mean_batch", 201.9, 202.0, "compute_bound", {"prefill_token_share": None}),
+    ("prefill_share", 0.149, 0.15, "long_prefills", {}),
+    ("mean_batch", 201.9, 202.0, "compute_bound", {}),
     ("gpu_utilization", 0.80, 0.799, "cpu_bound", {}),
     ("busy_ratio", 0.89, 0.90, "cpu_bound", {"gpu_utilization": 0.5}),
     ("memory_clock_mhz", 950, 949, "memory_clock_low", {"max_memory_clock_mhz": 1_000}),
@@ -728,8 +693,7 @@ def test_threshold(
         ("busy_ratio", 0.099, 0.1, {}),
         ("window_seconds", 641.0, 640.0, {"decoded_tokens": 64}),
         ("mean_batch", 0.89, 0.9, {}),
-        ("prefill_step_share", 0.5, 0.49, {"prefill_token_share": None}),
-        ("prefill_token_share", 0.99, 0.98, {"ridge_batch": None}),
+        ("prefill_share", 0.5, 0.49, {}),
         ("enough_traffic", False, True, {}),
     ],
 )

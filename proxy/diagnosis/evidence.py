@@ -20,8 +20,7 @@ _LARGEST_SHARE = 1.001
 _SHARES = frozenset(
     {
         "busy_ratio",
-        "prefill_step_share",
-        "prefill_token_share",
+        "prefill_share",
         "neighbour_sm_ratio",
         "gpu_utilization",
         "kv_cache_usage",
@@ -66,10 +65,8 @@ class Evidence:
     """Sequences in a step on average, pauses left out."""
     ridge_batch: float | None = None
     """Batch above which computing takes longer than reading."""
-    prefill_step_share: float | None = None
-    """Share of the steps that (also) computed prompt tokens."""
-    prefill_token_share: float | None = None
-    """Share of the tokens in the steps that were prompt tokens."""
+    prefill_share: float | None = None
+    """About which share of the time went into prefills: see `proxy.efficiency.prefill_share`."""
 
     contention: State = "unknown"
     neighbours: int | None = None
@@ -140,19 +137,3 @@ def memory_clock_is_low(e: Evidence) -> bool | None:
 def speculation_is_open(e: Evidence) -> bool:
     """True when tokens may have been taken for steps."""
     return e.steps_source != "engine" and e.tokens_per_step is None
-
-
-def prefill_time_share(e: Evidence) -> float | None:
-    """Share of the time that went into prefill, as well as the evidence tells; None if it cannot.
-
-    A decode step takes as long as computing `ridge_batch` prompt tokens, and there are
-    1 / `mean_batch` of them per decoded token: so tokens can be weighed. That is an upper bound,
-    since prompt tokens that share a step with decoded ones cost less. The share of the steps is the
-    second choice: there a step with one short prompt counts as much as one with a long one.
-    """
-    tokens = e.prefill_token_share
-    if tokens is None or not e.ridge_batch or not e.mean_batch:
-        return e.prefill_step_share
-    # Beyond the ridge, computing sets the time of a step, for both kinds of tokens alike.
-    weight = max(e.ridge_batch / e.mean_batch, 1.0)
-    return tokens / (tokens + (1 - tokens) * weight)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proxy.diagnosis.evidence import ALWAYS_BUSY, Evidence, prefill_time_share
+from proxy.diagnosis.evidence import ALWAYS_BUSY, Evidence
 from proxy.diagnosis.verdict import NotJudgedReason
 from proxy.diagnosis.wording import (
     TELL_TOKENS_PER_STEP,
@@ -20,8 +20,6 @@ _MIN_TOKENS = 64
 _MIN_TOKENS_PER_SECOND = 0.1
 _MIN_BUSY = 0.1
 _PREFILL_DOMINATES = 0.5
-# Tokens alone: a prompt token costs far less time than a decoded one.
-_PREFILL_TOKENS_DOMINATE = 0.99
 
 Refusal = tuple[NotJudgedReason, str, str]
 """Reason, the sentence about it, and advice (may be empty)."""
@@ -57,15 +55,9 @@ def too_little(e: Evidence) -> Refusal | None:
 
 def prefill_dominates(e: Evidence) -> Refusal | None:
     """The ceiling is one of decoding, and mostly prompts were computed."""
-    share = prefill_time_share(e)
-    if share is not None:
-        dominated = share >= _PREFILL_DOMINATES
-    else:
-        tokens = e.prefill_token_share
-        dominated = tokens is not None and tokens >= _PREFILL_TOKENS_DOMINATE
-    if not dominated:
+    if e.prefill_share is None or e.prefill_share < _PREFILL_DOMINATES:
         return None
-    why = f"{prefill_seen(e)}, and the ceiling holds for decoding only"
+    why = f"{prefill_seen(e.prefill_share)}, and the ceiling holds for decoding only"
     return "prefill_dominated", why, "Judge it in a window with longer answers or fewer prompts."
 
 

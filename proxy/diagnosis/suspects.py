@@ -7,7 +7,6 @@ from collections.abc import Callable
 from proxy.diagnosis.evidence import (
     Evidence,
     memory_clock_is_low,
-    prefill_time_share,
     works_all_the_time,
 )
 from proxy.diagnosis.second_opinions import disagreements
@@ -25,7 +24,6 @@ from proxy.diagnosis.wording import (
 )
 
 _PREFILL_MATTERS = 0.15
-_PREFILL_TOKENS_MATTER = 0.90
 _CACHE_FULL = 0.95
 _PREEMPTIONS_MATTER = 1 / 60
 _GPU_WAITS = 0.80
@@ -117,17 +115,11 @@ def _cache_pressure(e: Evidence) -> Cause | None:
 
 
 def _long_prefills(e: Evidence) -> Cause | None:
-    share = prefill_time_share(e)
-    if share is not None:
-        matters = share >= _PREFILL_MATTERS
-    else:
-        tokens = e.prefill_token_share
-        matters = tokens is not None and tokens >= _PREFILL_TOKENS_MATTER
-    if not matters:
+    if e.prefill_share is None or e.prefill_share < _PREFILL_MATTERS:
         return None
     return Cause(
         "long_prefills",
-        prefill_seen(e),
+        prefill_seen(e.prefill_share),
         "Use prefix caching for prompts that repeat, smaller prefill chunks"
         " (max_num_batched_tokens), or a second engine for prefill.",
     )
@@ -229,10 +221,9 @@ def _cleared_cache(e: Evidence) -> tuple[Acquittal, ...]:
 
 
 def _cleared_prefill(e: Evidence) -> tuple[Acquittal, ...]:
-    share = prefill_time_share(e)
-    if share is None or share >= _PREFILL_MATTERS:
+    if e.prefill_share is None or e.prefill_share >= _PREFILL_MATTERS:
         return ()
-    return (Acquittal("long_prefills", prefill_seen(e)),)
+    return (Acquittal("long_prefills", prefill_seen(e.prefill_share)),)
 
 
 def _cleared_batch(e: Evidence) -> tuple[Acquittal, ...]:

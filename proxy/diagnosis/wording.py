@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from proxy.diagnosis.evidence import Evidence, memory_clock_is_low, prefill_time_share
+from proxy.diagnosis.evidence import Evidence, memory_clock_is_low
 from proxy.model.ceiling import band_of
 
 CHECK_INPUTS = (
@@ -45,15 +45,9 @@ def queue(e: Evidence) -> str:
     return f"; {waiting(e.waiting)}" if e.waiting else ""
 
 
-def prefill_seen(e: Evidence) -> str:
-    """How much prefill there was, as well as the evidence tells."""
-    share = prefill_time_share(e)
-    if share is not None and share == e.prefill_step_share:
-        return f"{percent(share)} of the steps computed prompts"
-    tokens = f"{percent(e.prefill_token_share or 0)} of the computed tokens were prompt tokens"
-    if share is None:
-        return tokens
-    return f"{tokens}, {'' if share < 0.005 else 'up to '}{percent(share)} of the time"
+def prefill_seen(share: float) -> str:
+    """How much of the time went into prefills; an estimate from the tokens in the steps."""
+    return f"prompts took about {percent(share)} of the time"
 
 
 def memory_clock(e: Evidence) -> str:

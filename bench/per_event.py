@@ -105,8 +105,10 @@ class _Rig:
         options = b',"stream_options":{"include_usage":true}' if asks_for_usage else b""
         body = b'{"model":"%s","stream":true%s,"messages":[]}' % (MODEL.encode(), options)
         changed = observation.request_received(time.monotonic(), body, None)
+        observation.enter()
         observation.request_sent(time.monotonic())
-        hides = observation.answer_begins(200, _HEADERS)
+        hides = observation.hides(200, _HEADERS)
+        observation.answer_begins(200, _HEADERS)
         if hides is asks_for_usage or (changed is None) is not asks_for_usage:
             raise RuntimeError("usage is not hidden as this comparison assumes")
         return observation
@@ -151,6 +153,8 @@ def _measuring(chunks: list[bytes], *, asks_for_usage: bool) -> float:
             for index, data in enumerate(chunks):
                 at += _INTERVAL
                 for observation in observations:
+                    if not asks_for_usage:
+                        observation.onward(data)
                     observation.chunk(at, data)
                 if not index % 50:
                     rig.tick()

@@ -23,6 +23,9 @@ class NoObservation(Observation):
     def body_wanted(self) -> int:
         return 0
 
+    def enter(self) -> None:
+        pass
+
     def request_received(
         self, at: float, body: bytes | None, encoding: bytes | None
     ) -> bytes | None:
@@ -37,11 +40,17 @@ class NoObservation(Observation):
     def may_be_refused(self, status: int) -> bool:
         return False
 
-    def answer_begins(self, status: int, headers: Mapping[str, str]) -> bool:
+    def hides(self, status: int, headers: Mapping[str, str]) -> bool:
         return False
 
-    def chunk(self, at: float, data: bytes) -> bytes:
+    def answer_begins(self, status: int, headers: Mapping[str, str]) -> None:
+        pass
+
+    def onward(self, data: bytes) -> bytes:
         return data
+
+    def chunk(self, at: float, data: bytes) -> None:
+        pass
 
     def passed_on(self, seconds: float) -> None:
         pass

@@ -112,9 +112,9 @@ class Run:
     def _together(self, bench: Bench, started: Sequence[Candidate]) -> list[Part]:
         """What is measured with all candidates running."""
         parts = [
-            Part("idle", 12, lambda _: bench.idle(started)),
-            Part("paced", 290, lambda _: bench.paced(started)),
-            Part("requests", 95, lambda _: bench.requests(started)),
+            Part("idle", 20, lambda _: bench.idle(started)),
+            Part("paced", 320, lambda _: bench.paced(started)),
+            Part("requests", 105, lambda _: bench.requests(started)),
             Part("latency", 120, lambda _: bench.latency(started)),
         ]
         if self._plan.half_capacity:
@@ -123,7 +123,7 @@ class Run:
         if self._plan.scrape_seconds and own:
             parts.append(Part("scrapes", 20, lambda _: bench.scrapes(own[0])))
         # Last: a slow candidate cannot come to rest after it, and is stopped.
-        return [*parts, Part("flat out", 130, lambda _: bench.flat_out(started))]
+        return [*parts, Part("flat out", 150, lambda _: bench.flat_out(started))]
 
     def _alone(self, bench: Bench, port: int) -> list[Part]:
         """What is measured with one candidate, which is started for it."""

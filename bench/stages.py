@@ -64,7 +64,7 @@ class Plan:
 
 FULL = Plan(
     rounds=3, paced_seconds=4.5, seconds=2.5, ttft_requests=200, memory_streams=MEMORY_STREAMS,
-    growth_requests=200_000, half_capacity=True, scrape_seconds=6.0, limit_seconds=1_420.0,
+    growth_requests=200_000, half_capacity=True, scrape_seconds=6.0, limit_seconds=1_440.0,
 )  # fmt: skip
 
 QUICK = Plan(

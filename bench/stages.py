@@ -36,7 +36,7 @@ _LEAST = 0.95
 _BUSY = 0.85
 """Share of its core beyond which a candidate no longer answers at its ease."""
 
-_HOPELESS = 2.0
+_HOPELESS = 4.0
 """Cores that a load may need, reckoned from one stream, to be tried: each of many costs less."""
 
 _AT_REST = 0.1

@@ -8,6 +8,7 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
+from proxy.client_request import SeenHeads
 from proxy.engine import EngineFacts
 from proxy.exchange import Exchange
 from proxy.judge import Judge
@@ -53,6 +54,7 @@ class App:
         self._log: RequestLog | None = None
         self._telemetry: Telemetry | None = None
         self._relay: Relay | None = None
+        self.heads = SeenHeads()
         self.readiness = Readiness(self._facts, shared)
         self._pages = own_pages(
             self._metrics.registry, self._meter.tick, self.readiness, self._metrics.published

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import monotonic
 
-from proxy.headers import Header, content_headers, to_client
 from proxy.observation import Observation
+from proxy.onward import begin_answer, content_of
 from proxy.protocol import Client
-from proxy.transport import EngineStream
+from proxy.transport import EngineStream, ResponseReader
 
 _REFUSAL_LIMIT = 64 * 1024
 """Bytes of an error answer that are enough to see what it is about."""
@@ -50,22 +50,22 @@ class Delivery:
         self._write = client.write
         self._in_proxy = 0.0
         self._ready_at = 0.0
-        self._refused_head: tuple[int, list[Header]] | None = None
+        self._refused_head: ResponseReader | None = None
         self._refusal = b""
         self.begun = False
         self.stream: EngineStream | None = None
 
-    def answered(self, status: int, headers: list[Header], *, body_follows: bool) -> bool:
-        self._answers(status)
-        if self._injected and self._observation.may_be_refused(status):
-            self._refused_head = (status, headers)
+    def answered(self, head: ResponseReader, *, body_follows: bool) -> bool:
+        self._answers(head.status)
+        if self._injected and self._observation.may_be_refused(head.status):
+            self._refused_head = head
             self.take = self._take_refusal
             return True
-        return self._begin(status, headers, body_follows=body_follows)
+        return self._begin(head, body_follows=body_follows)
 
     def ended(self, error: Exception | None) -> None:
         if self._refused_head is not None and not self._look_at_refusal(
-            *self._refused_head, monotonic()
+            self._refused_head, monotonic()
         ):
             return
         observation = self._observation
@@ -88,19 +88,15 @@ class Delivery:
         if self.stream is not None:
             self.stream.close()
 
-    def _begin(self, status: int, headers: list[Header], *, body_follows: bool) -> bool:
+    def _begin(self, head: ResponseReader, *, body_follows: bool) -> bool:
         observation = self._observation
-        content = content_headers(headers)
+        status, content = head.status, content_of(head)
         hides = observation.hides(status, content)
-        onward = to_client(
-            headers,
-            exchange_id=observation.id,
-            event_stream=content.get("content-type", "").startswith("text/event-stream"),
-            length_changes=hides,
-        )
         self.begun = True
-        # What is cut out of an answer may be all that has come of it.
-        keeps_up = self._client.begin(status, onward, body_follows=body_follows and not hides)
+        keeps_up = begin_answer(
+            self._client, head,
+            exchange_id=observation.id, hides=hides, body_follows=body_follows,
+        )  # fmt: skip
         if body_follows:
             self._content = (status, content, hides)
             self.take = self._take_first
@@ -113,7 +109,8 @@ class Delivery:
         status, content, hides = self._content
         self.take = self._take_and_hide if hides else self._take
         onward = self._observation.onward(data) if hides else data
-        keeps_up = self._client.keeps_up if not onward else self._write(onward)
+        # What is cut out of an answer may be all that has come of it.
+        keeps_up = self._write(onward) if onward else self._client.release_head()
         self._in_proxy += monotonic() - at
         self._observation.answer_begins(status, content)
         self._observation.chunk(at, data)
@@ -145,17 +142,17 @@ class Delivery:
     def _take_refusal(self, at: float, data: bytes) -> bool:
         self._refusal += data
         if len(self._refusal) > _REFUSAL_LIMIT and self._refused_head is not None:
-            self._look_at_refusal(*self._refused_head, at)
+            self._look_at_refusal(self._refused_head, at)
         return True
 
-    def _look_at_refusal(self, status: int, headers: list[Header], at: float) -> bool:
+    def _look_at_refusal(self, head: ResponseReader, at: float) -> bool:
         """Pass the error answer on, unless it is about what was added to the request."""
         self._refused_head = None
         if self._observation.injection_refused(self._refusal):
             self.stop()
             self._settled(InjectionRefused())
             return False
-        self._begin(status, headers, body_follows=bool(self._refusal))
+        self._begin(head, body_follows=bool(self._refusal))
         if self._refusal:
             self.take(at, self._refusal)
         return True

@@ -14,13 +14,13 @@ import struct
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from proxy.client_request import REQUEST, ClientRequest
+from proxy.client_request import REQUEST, ClientRequest, SeenHead, SeenHeads
 from proxy.errors import headers_too_large, malformed
 from proxy.headers import Header
 
@@ -39,10 +39,7 @@ class Client(Protocol):
     """
 
     request: ClientRequest
-
-    @property
-    def keeps_up(self) -> bool:
-        """Whether the client takes what it is sent."""
+    keep_alive: bool
 
     def whole_body(self) -> bytes | None:
         """The request's body if all of it is here and nobody has received any of it."""
@@ -57,7 +54,13 @@ class Client(Protocol):
         """Call `callback` once when the client, which does not keep up, takes more."""
 
     def begin(self, status: int, headers: Sequence[Header], *, body_follows: bool) -> bool:
-        """Begin the answer. body_follows: `write` or `finish` is called before anything else."""
+        """Begin the answer. body_follows: `write`, `finish` or `release_head` is called next."""
+
+    def begin_rendered(self, framing: bytes, head: bytes, *, body_follows: bool) -> bool:
+        """`begin` with what `render_head` gave for a request and keep-alive like this one's."""
+
+    def release_head(self) -> bool:
+        """Send the head by itself: no body follows it yet."""
 
     def write(self, body: bytes) -> bool:
         """Send a part of the answer's body, not empty."""
@@ -78,6 +81,8 @@ Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 class AtOnce(Protocol):
     """The application of a `ProxyProtocol`, as far as it is more than ASGI."""
+
+    heads: SeenHeads
 
     def carry_at_once(self, client: Client, server: tuple[str, int | None] | None) -> bool:
         """Carry a request that is here completely; False when it must go by ASGI."""
@@ -102,7 +107,7 @@ class Cycle(RequestResponseCycle):
     response_complete = False
 
     _framing = b""
-    """How the answer's body is framed: `chunked`, `length`, `close` or `none`."""
+    """How the answer's body is framed, see `render_head`."""
 
     _held = b""
     """The answer's head, until its first bytes of body come or the event loop turns."""
@@ -111,6 +116,9 @@ class Cycle(RequestResponseCycle):
     _on_ready: Callable[[], None] | None = None
     _message_event: asyncio.Event | None = None
     _stirred = False
+
+    body: bytes | bytearray = b""  # type: ignore[assignment]
+    """What has come of the request's body and has not been received."""
 
     def __init__(self, connection: ProxyProtocol, request: ClientRequest) -> None:
         self.request = request
@@ -121,7 +129,11 @@ class Cycle(RequestResponseCycle):
         self.on_response = connection.on_response_complete
         self.keep_alive = request.keep_alive
         self.waiting_for_100_continue = connection.expect_100_continue
-        self.body = bytearray()
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing of this request or its answer is missing, and another one may follow."""
+        return self.response_complete and not self.more_body and self.keep_alive
 
     @property
     def message_event(self) -> asyncio.Event:  # type: ignore[override]
@@ -165,7 +177,7 @@ class Cycle(RequestResponseCycle):
 
     def _cut(self) -> None:
         """End an unfinished answer so that the client can tell that it is not complete."""
-        self._release_head()
+        self.release_head()
         if self._framing == b"close":
             # An answer that ends with the connection looks complete unless it is reset.
             sock = self.transport.get_extra_info("socket")
@@ -182,7 +194,7 @@ class Cycle(RequestResponseCycle):
             return
         if not self.response_started:
             self.begin(message["status"], message["headers"], body_follows=True)
-            asyncio.get_running_loop().call_soon(self._release_head)
+            asyncio.get_running_loop().call_soon(self.release_head)
             return
         body = message.get("body", b"")
         if body:
@@ -193,7 +205,7 @@ class Cycle(RequestResponseCycle):
     def whole_body(self) -> bytes | None:
         if self.more_body or self.disconnected or self.waiting_for_100_continue:
             return None
-        body, self.body = bytes(self.body), bytearray()
+        body, self.body = bytes(self.body), b""
         self._stirred = False
         if self._message_event is not None:
             self._message_event.clear()
@@ -213,10 +225,6 @@ class Cycle(RequestResponseCycle):
         if callback is not None and not self.response_complete:
             callback()
 
-    @property
-    def keeps_up(self) -> bool:
-        return not self.flow.write_paused
-
     def when_ready(self, callback: Callable[[], None]) -> None:
         self._on_ready = callback
 
@@ -229,9 +237,15 @@ class Cycle(RequestResponseCycle):
     def begin(self, status: int, headers: Sequence[Header], *, body_follows: bool) -> bool:
         if self.disconnected:
             return True
+        framing, head = render_head(status, headers, self.request, keep_alive=self.keep_alive)
+        return self.begin_rendered(framing, head, body_follows=body_follows)
+
+    def begin_rendered(self, framing: bytes, head: bytes, *, body_follows: bool) -> bool:
+        if self.disconnected:
+            return True
         self.response_started = True
         self.waiting_for_100_continue = False
-        head = self._head(status, headers)
+        self._framing = framing
         if body_follows:
             # A short answer is one write then, and one wake-up of the client.
             self._held = head
@@ -254,10 +268,11 @@ class Cycle(RequestResponseCycle):
         self.transport.write(body)
         return not self.flow.write_paused
 
-    def _release_head(self) -> None:
+    def release_head(self) -> bool:
         head, self._held = self._held, b""
         if head and not self.transport.is_closing():
             self.transport.write(head)
+        return not self.flow.write_paused
 
     def finish(self) -> None:
         if self.disconnected:
@@ -272,26 +287,33 @@ class Cycle(RequestResponseCycle):
             self.transport.close()
         self.on_response()
 
-    def _head(self, status: int, headers: Sequence[Header]) -> bytes:
-        lines = [_status_line(status)]
-        has_length = False
-        for header in headers:
-            lines.append(b": ".join(header))
-            if header[0].lower() == b"content-length":
-                has_length = True
-        if self.request.method == "HEAD" or status in (204, 304):
-            self._framing = b"none"
-        elif has_length:
-            self._framing = b"length"
-        elif self.request.version == "1.0":
-            self._framing = b"close"
-        else:
-            self._framing = b"chunked"
-            lines.append(b"transfer-encoding: chunked")
-        if not self.keep_alive:
-            lines.append(b"connection: close")
-        lines.append(b"\r\n")
-        return b"\r\n".join(lines)
+
+def render_head(
+    status: int, headers: Sequence[Header], request: ClientRequest, *, keep_alive: bool
+) -> tuple[bytes, bytes]:
+    """How the body of an answer to `request` is framed, and the answer's head.
+
+    The framing is `chunked`, `length`, `close` or `none`.
+    """
+    lines = [_status_line(status)]
+    has_length = False
+    for header in headers:
+        lines.append(b": ".join(header))
+        if header[0].lower() == b"content-length":
+            has_length = True
+    if request.method == "HEAD" or status in (204, 304):
+        framing = b"none"
+    elif has_length:
+        framing = b"length"
+    elif request.version == "1.0":
+        framing = b"close"
+    else:
+        framing = b"chunked"
+        lines.append(b"transfer-encoding: chunked")
+    if not keep_alive:
+        lines.append(b"connection: close")
+    lines.append(b"\r\n")
+    return framing, b"\r\n".join(lines)
 
 
 def _nothing() -> None:
@@ -312,8 +334,10 @@ class ProxyProtocol(HttpToolsProtocol):
         self._deaf = False
         self._arrived: Cycle | None = None  # a request whose body may be here, too
         self._active: Cycle | None = None  # whose answer is the one to send; others wait
-        self._waiting: deque[Cycle] = deque()
-        self._carry_at_once = getattr(self.app, "carry_at_once", None)
+        self._waiting: deque[Cycle] | None = None
+        self._last_head: SeenHead | None = None
+        # None for an application that is only ASGI.
+        self._at_once = cast(AtOnce, self.app) if hasattr(self.app, "carry_at_once") else None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -343,6 +367,25 @@ class ProxyProtocol(HttpToolsProtocol):
         if self._deaf:
             return
         self._idle_since = None
+        at_once, active = self._at_once, self._active
+        at_rest = (
+            at_once is not None
+            and self._head_bytes is None
+            and (active is None or (active is self.cycle and active.over))
+        )
+        if at_rest and at_once is not None:
+            seen = self._last_head
+            found = seen.match(data) if seen is not None else None
+            if found is None and (seen := at_once.heads.find(data)) is not None:
+                self._last_head = seen
+                found = seen.match(data)
+            if found is not None:
+                self.expect_100_continue = False
+                self.cycle = cycle = Cycle(self, found[0])
+                cycle.body = found[1]
+                cycle.more_body = False
+                self._carry(cycle)
+                return
         in_head = self._head_bytes is not None
         self._head_at_most = None if in_head else len(data)
         malformed: str | None = None
@@ -363,6 +406,8 @@ class ProxyProtocol(HttpToolsProtocol):
                     self._refuse(headers_too_large(self.max_header_bytes))
         arrived, self._arrived = self._arrived, None
         if arrived is not None:
+            if at_rest and at_once is not None and malformed is None:
+                self._last_head = at_once.heads.keep(data, arrived.request)
             self._carry(arrived)
         if malformed is not None:
             self._malformed(malformed)
@@ -370,12 +415,12 @@ class ProxyProtocol(HttpToolsProtocol):
     def _carry(self, cycle: Cycle) -> None:
         """Begin to carry out a request, whose body may or may not be here."""
         self._active = cycle
-        at_once = self._carry_at_once
+        at_once = self._at_once
         if (
             at_once is None
             or cycle.more_body
             or cycle.waiting_for_100_continue
-            or not at_once(cycle, self.server)
+            or not at_once.carry_at_once(cycle, self.server)
         ):
             self._start_asgi_task(cycle, self.app)
 
@@ -386,7 +431,7 @@ class ProxyProtocol(HttpToolsProtocol):
             return
         self._deaf = True
         cycle.keep_alive = False
-        if cycle.more_body and cycle in self._waiting:
+        if cycle.more_body and self._waiting and cycle in self._waiting:
             # No word about it can come before the answers to the requests ahead of it.
             self._waiting.remove(cycle)
             (self._waiting[-1] if self._waiting else self._active or cycle).keep_alive = False
@@ -430,13 +475,20 @@ class ProxyProtocol(HttpToolsProtocol):
             self._arrived = self.cycle
         else:
             self.flow.pause_reading()
+            if self._waiting is None:
+                self._waiting = deque()
             self._waiting.append(self.cycle)
 
     def on_body(self, body: bytes) -> None:
         cycle = self.cycle
         if cycle.response_complete:
             return
-        cycle.body += body
+        if cycle.body:
+            if isinstance(cycle.body, bytes):
+                cycle.body = bytearray(cycle.body)
+            cycle.body += body
+        else:
+            cycle.body = body
         if len(cycle.body) > HIGH_WATER_LIMIT:
             self.flow.pause_reading()
         cycle.stir()

@@ -62,7 +62,7 @@ class Relay:
         Returns False for a request that is not as simple as that: then nothing has happened.
         """
         request, settings = client.request, self.settings
-        length = request.incoming.length
+        length = request.length
         if (
             not request.simple
             or length > INLINE_BODY
@@ -131,7 +131,7 @@ class Carriage:
         body = self._body
         wanted = body and len(body) <= observation.body_wanted
         self._changed = changed = observation.request_received(
-            received_at, body if wanted else None, request.incoming.encoding
+            received_at, body if wanted else None, request.encoding
         )
         delivery = self._delivery = self._new_delivery(self._settled)
         try:

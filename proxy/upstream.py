@@ -99,13 +99,28 @@ class Upstream:
         self, request: ClientRequest, body: bytes, listener: Listener, *, identity: bool
     ) -> EngineStream | None:
         """`exchange` if there is an idle connection; else None, and nothing has happened."""
-        head = request_head(
-            request.method, self._prefix + request.target,
-            self._headers(request, len(body), identity),
-        )  # fmt: skip
         return self.transport.exchange_at_once(
-            self._origin, head.block + body, listener, head_request=request.method == "HEAD"
-        )
+            self._origin, self._on_the_wire(request, body, identity), listener,
+            head_request=request.method == "HEAD",
+        )  # fmt: skip
+
+    def _on_the_wire(self, request: ClientRequest, body: bytes, identity: bool) -> bytes:
+        """The whole request in bytes. Raises httpx2.LocalProtocolError."""
+        around: tuple[bytes, bytes] | None = request.upward.get(identity)
+        if around is None:
+            length = len(body)
+            head = request_head(
+                request.method, self._prefix + request.target,
+                self._headers(request, length, identity),
+            )  # fmt: skip
+            name = b"\r\ncontent-length: "
+            before, found, after = head.block.partition(b"%b%d\r\n" % (name, length))
+            around = (before + name, b"\r\n" + after) if found else (before, b"")
+            request.upward[identity] = around
+        before, after = around
+        if not after:
+            return before + body
+        return b"%b%d%b%b" % (before, len(body), after, body)
 
     def _headers(self, request: ClientRequest, length: int | None, identity: bool) -> list[Header]:
         incoming = request.incoming

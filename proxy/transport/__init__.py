@@ -3,6 +3,7 @@
 from proxy.transport.connection import INLINE_BODY
 from proxy.transport.engine import EngineTransport, TransportStats, origin_of
 from proxy.transport.errors import died_idle
+from proxy.transport.reader import ResponseReader
 from proxy.transport.stream import EngineStream, Listener
 from proxy.transport.timeouts import Timeouts
 
@@ -11,6 +12,7 @@ __all__ = [
     "EngineStream",
     "EngineTransport",
     "Listener",
+    "ResponseReader",
     "Timeouts",
     "TransportStats",
     "died_idle",

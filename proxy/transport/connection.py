@@ -10,6 +10,7 @@ from typing import Protocol, cast
 import httpx2
 
 from proxy.transport.errors import transport_error
+from proxy.transport.heads import SeenAnswers
 from proxy.transport.reader import ResponseReader
 from proxy.transport.request import RequestHead
 from proxy.transport.stream import EngineStream, Listener
@@ -49,11 +50,13 @@ class Connection(asyncio.Protocol):
         "_header_limit",
         "_last_read",
         "_loop",
+        "_next_reader",
         "_owner",
         "_paused_at",
         "_poller",
         "_reader",
         "_request_done",
+        "_seen_answers",
         "_stream",
         "_transport",
         "_upload",
@@ -69,16 +72,19 @@ class Connection(asyncio.Protocol):
         owner: Owner,
         origin: tuple[str, str, int],
         header_limit: int,
+        seen_answers: SeenAnswers,
     ) -> None:
         self._loop = loop
         self._owner = owner
         self.origin = origin
         self._header_limit = header_limit
+        self._seen_answers = seen_answers
         self._transport: asyncio.Transport | None = None
         self._fd = -1
         self._poller: select.poll | None = None
         self._discarded = False
         self._reader: ResponseReader | None = None
+        self._next_reader: ResponseReader | None = None
         self._stream: EngineStream | None = None
         self._upload: asyncio.Task[None] | None = None
         self._gate: asyncio.Future[None] | None = None
@@ -150,12 +156,20 @@ class Connection(asyncio.Protocol):
     def _begin(
         self, head_request: bool, reused: bool, listener: Listener | None
     ) -> tuple[ResponseReader, EngineStream]:
-        self._reader = reader = ResponseReader(head_request=head_request, limit=self._header_limit)
+        reader, self._next_reader = self._next_reader, None
+        if reader is None or head_request:
+            reader = self._new_reader(head_request)
+        self._reader = reader
         self._stream = stream = EngineStream(self._loop, self, listener)
         self._last_read = self.headers_at = 0.0
         self._request_done = self._close_after = False
         self.reused = reused
         return reader, stream
+
+    def _new_reader(self, head_request: bool) -> ResponseReader:
+        return ResponseReader(
+            head_request=head_request, limit=self._header_limit, seen_answers=self._seen_answers
+        )
 
     def check(self, now: float, timeouts: Timeouts) -> None:
         """End the exchange when one of its time limits has passed."""
@@ -204,9 +218,10 @@ class Connection(asyncio.Protocol):
             return
         self._discarded = True
         self._stop_upload()
-        if self._reader is not None:
-            self._reader.release()
-        self._reader = self._stream = None
+        for reader in (self._reader, self._next_reader):
+            if reader is not None:
+                reader.release()
+        self._reader = self._next_reader = self._stream = None
         if self._transport is not None:
             self._transport.abort()
         self._owner.connection_gone(self)
@@ -233,8 +248,8 @@ class Connection(asyncio.Protocol):
         if reader is None or stream is None:
             self.discard()
             return
+        body = reader.feed(data) if self._last_read else reader.feed_first(data)
         self._last_read = now
-        body = reader.feed(data)
         if reader.news:
             self._react(reader, stream, now, body)
         elif body:
@@ -286,7 +301,7 @@ class Connection(asyncio.Protocol):
             if reader.status >= 400:
                 # The engine has decided. A success may still need the rest of the body.
                 self._stop_upload()
-            stream.answered(reader.status, reader.headers, body_follows=bool(body))
+            stream.answered(reader, body_follows=bool(body))
         if body:
             stream.push(now, body)
         if self._stream is not stream:
@@ -314,6 +329,7 @@ class Connection(asyncio.Protocol):
         self._reader = self._stream = None
         if stream.paused:
             transport.resume_reading()
+        self._next_reader = self._new_reader(head_request=False)  # now, not when it is needed
         self._owner.connection_idle(self)
 
     def _fail(

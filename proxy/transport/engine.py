@@ -11,6 +11,7 @@ import httpx2
 
 from proxy.transport.connection import Connection
 from proxy.transport.errors import transport_error
+from proxy.transport.heads import SeenAnswers
 from proxy.transport.reader import ResponseReader
 from proxy.transport.request import request_head
 from proxy.transport.stream import EngineStream, Listener
@@ -75,6 +76,7 @@ class EngineTransport(httpx2.AsyncBaseTransport):
         self._max_idle = max_idle_connections
         self._idle_expiry = idle_expiry
         self._max_header_bytes = max_header_bytes
+        self._seen_answers = SeenAnswers()
         self._active: set[Connection] = set()
         self._idle: dict[Origin, dict[Connection, float]] = {}
         self._idle_count = 0
@@ -247,7 +249,7 @@ class EngineTransport(httpx2.AsyncBaseTransport):
     async def _connect(self, origin: Origin) -> Connection:
         scheme, host, port = origin
         loop = asyncio.get_running_loop()
-        connection = Connection(loop, self, origin, self._max_header_bytes)
+        connection = Connection(loop, self, origin, self._max_header_bytes, self._seen_answers)
         try:
             async with asyncio.timeout(self._timeouts.connect):
                 # Several addresses are tried in turn. Not with happy_eyeballs_delay: uvloop has no

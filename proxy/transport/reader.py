@@ -7,8 +7,9 @@ that is not body.
 
 import httptools
 
-RawHeaders = list[tuple[bytes, bytes]]
+from proxy.transport.heads import RawHeaders, SeenAnswer, SeenAnswers
 
+_CHUNKED_HEAD = b"HTTP/1.1 200\r\ntransfer-encoding: chunked\r\n\r\n"
 _VERSIONS = {"1.1": b"HTTP/1.1", "1.0": b"HTTP/1.0"}
 
 
@@ -27,41 +28,50 @@ class ResponseReader:
     fault: why the bytes are not an acceptable HTTP response; nothing may be fed after it.
     begun: the final response's first byte has come (interim responses do not count).
     keep_alive: the response lets the connection live on (RFC 9112, 9.3).
+    seen, values: what is known of its head, when the same has come before, and what varies in it.
     until_eof: the body ends where the connection ends (RFC 9112, 6.3, rule 8).
     """
 
     __slots__ = (
         "_bare",
         "_head_request",
+        "_headers",
         "_interim",
         "_limit",
         "_parse",
         "_parser",
         "_pieces",
+        "_seen_answers",
         "begun",
         "complete",
         "fault",
         "head_done",
-        "headers",
         "keep_alive",
         "news",
         "on_body",
         "reason",
+        "seen",
         "status",
         "surplus",
         "until_eof",
+        "values",
         "version",
     )
 
-    def __init__(self, *, head_request: bool, limit: int) -> None:
+    def __init__(
+        self, *, head_request: bool, limit: int, seen_answers: SeenAnswers | None = None
+    ) -> None:
         """limit: most bytes without any body in them, in the head and between body bytes."""
+        self._seen_answers = None if head_request else seen_answers
+        self.seen: SeenAnswer | None = None
+        self.values: list[bytes] = []
         self._head_request = head_request
         self._limit = limit
         self._bare = 0
         self._interim = False
         self._pieces: list[bytes] = []
         self.on_body = self._pieces.append  # C calls C: no Python frame per piece of body
-        self.headers: RawHeaders = []
+        self._headers: RawHeaders = []
         self.status = 0
         self.reason = b""
         self.version = b"HTTP/1.1"
@@ -75,6 +85,38 @@ class ResponseReader:
         self.fault: str | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._parse = self._parser.feed_data
+
+    @property
+    def headers(self) -> RawHeaders:
+        """Name and value as received."""
+        if self.seen is not None:
+            return self.seen.headers(self.values)
+        return self._headers
+
+    def feed_first(self, data: bytes) -> bytes:
+        """`feed` for the first bytes after the request."""
+        heads = self._seen_answers
+        if heads is None:
+            return self.feed(data)
+        found = heads.find(data)
+        if found is None:
+            body = self.feed(data)
+            if self.head_done and self.status == 200:
+                heads.keep(data, self.headers, self.reason, keep_alive=self.keep_alive)
+            return body
+        seen, self.values, end = found
+        self.seen = seen
+        self.begun = self.head_done = self.news = True
+        self.status = 200
+        self.reason = seen.reason
+        self.keep_alive = seen.keep_alive
+        # The parser still has to know how the body is framed.
+        if seen.chunked:
+            self._parse(_CHUNKED_HEAD)
+        else:
+            self._parse(b"HTTP/1.1 200\r\ncontent-length: %b\r\n\r\n" % self.values[-1])
+        rest = data[end:]
+        return self.feed(rest) if rest else b""
 
     def feed(self, data: bytes) -> bytes:
         """Read `data`; return the body bytes in it, joined (empty when there are none)."""
@@ -122,15 +164,15 @@ class ResponseReader:
             self.begun = True
 
     def on_status(self, reason: bytes) -> None:
-        if not self.complete:
+        if not self.complete and not self.head_done:
             self.reason += reason
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self.head_done:  # later ones are trailers
-            self.headers.append((name, value))
+            self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        if self.complete:
+        if self.complete or self.seen is not None:
             return
         parser = self._parser
         status = parser.get_status_code()
@@ -145,7 +187,7 @@ class ResponseReader:
             return
         size = 0
         framed = False
-        for name, value in self.headers:
+        for name, value in self._headers:
             size += len(name) + len(value) + 4
             lowered = name.lower()
             if lowered == b"content-length":
@@ -165,7 +207,7 @@ class ResponseReader:
     def on_message_complete(self) -> None:
         if self._interim:
             self._interim = self.begun = False
-            self.headers = []
+            self._headers = []
             self.reason = b""
         elif self.head_done:
             self.complete = self.news = True

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import httpx2
 
-from proxy.transport.reader import RawHeaders
+from proxy.transport.reader import ResponseReader
 
 HIGH_WATER = 64 * 1024
 _ENTRY = 128
@@ -31,7 +31,7 @@ class Listener(Protocol):
     they raise all the same ends the stream with that error.
     """
 
-    def answered(self, status: int, headers: RawHeaders, *, body_follows: bool) -> bool:
+    def answered(self, head: ResponseReader, *, body_follows: bool) -> bool:
         """The head. body_follows: `take` is called before anything else happens."""
 
     def take(self, at: float, data: bytes) -> bool:
@@ -169,14 +169,14 @@ class EngineStream(httpx2.AsyncByteStream):
             if not waiter.done():
                 waiter.set_result(None)
 
-    def answered(self, status: int, headers: RawHeaders, *, body_follows: bool) -> None:
+    def answered(self, head: ResponseReader, *, body_follows: bool) -> None:
         """The head has come."""
         listener = self._listener
         if listener is None:
             self.wake()
             return
         try:
-            if not listener.answered(status, headers, body_follows=body_follows):
+            if not listener.answered(head, body_follows=body_follows):
                 self._pause()
         except Exception as error:  # border: whatever a listener raises ends its own stream only
             self._break(error)

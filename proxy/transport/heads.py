@@ -1,0 +1,117 @@
+"""Heads of answers that have been parsed before: an engine sends the same one again and again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+RawHeaders = list[tuple[bytes, bytes]]
+
+_DATE = b"date"
+_DATE_LENGTH = 29  # of an IMF-fixdate (RFC 9110, 5.6.7)
+_LENGTH = b"content-length"
+_LENGTH_DIGITS = 15
+_LONGEST = 4096
+_MOST = 8
+"""Kinds of answers that are remembered: streams and bodies of a few routes."""
+
+
+class SeenAnswer:
+    """What heads have in common that differ in nothing but the values of Date and Content-Length.
+
+    All are a 200 in HTTP/1.1. varying: where in the headers the two stand, in the head's order.
+    chunked: the body comes in chunks; else Content-Length is the last of the values.
+    onward: for whoever passes it on, to keep what alike answers have in common.
+    """
+
+    __slots__ = ("_begins", "_headers", "_rest", "chunked", "keep_alive", "onward", "reason",
+                 "varying")  # fmt: skip
+
+    def __init__(
+        self, head: bytes, headers: RawHeaders, reason: bytes, *, keep_alive: bool
+    ) -> None:
+        """Raises ValueError for a head that is not of this kind."""
+        names = [name.lower() for name, _ in headers]
+        self.chunked = _LENGTH not in names
+        if (
+            names.count(_DATE) > 1
+            or names.count(b"transfer-encoding") != self.chunked
+            or names.count(_LENGTH) != (not self.chunked)
+            or head.count(b"\n") != len(headers) + 2
+            or head.count(b"\r\n") != len(headers) + 2
+        ):
+            raise ValueError("not only Date and Content-Length vary")
+        self._headers = headers
+        self.reason = reason
+        self.keep_alive = keep_alive
+        self.onward: dict[Any, Any] = {}
+        self.varying = [at for at, name in enumerate(names) if name in (_DATE, _LENGTH)]
+        pieces: list[bytes] = []
+        start = 0
+        for at in self.varying:
+            name, value = headers[at]
+            line = b"\r\n%b: %b\r\n" % (name, value)
+            end = head.index(line, max(0, start - 2)) + len(line) - 2
+            pieces.append(head[start : end - len(value)])
+            start = end
+            if names[at] == _DATE and len(value) != _DATE_LENGTH:
+                raise ValueError("an unusual date")
+        self._begins, *following = *pieces, head[start:]
+        self._rest = tuple(
+            (names[at] == _DATE, piece) for at, piece in zip(self.varying, following, strict=True)
+        )
+
+    def match(self, data: bytes) -> tuple[list[bytes], int] | None:
+        """The values that vary, and where the head ends, when `data` begins with such a head."""
+        if not data.startswith(self._begins):
+            return None
+        values: list[bytes] = []
+        at = len(self._begins)
+        for is_date, piece in self._rest:
+            if is_date:
+                end = at + _DATE_LENGTH
+                value = data[at:end]
+                if b"\n" in value or b"\r" in value:
+                    return None
+            else:
+                end = data.find(b"\r", at, at + _LENGTH_DIGITS)
+                value = data[at:end]
+                if end < 0 or not value.isdigit():
+                    return None
+            if not data.startswith(piece, end):
+                return None
+            values.append(value)
+            at = end + len(piece)
+        return values, at
+
+    def headers(self, values: list[bytes]) -> RawHeaders:
+        """The headers of the head in which these values stand."""
+        headers = self._headers.copy()
+        for at, value in zip(self.varying, values, strict=True):
+            headers[at] = (headers[at][0], value)
+        return headers
+
+
+class SeenAnswers:
+    """The heads that have been parsed before, the latest first."""
+
+    def __init__(self) -> None:
+        self._seen: list[SeenAnswer] = []
+
+    def find(self, data: bytes) -> tuple[SeenAnswer, list[bytes], int] | None:
+        """What is known of the head that `data` begins with: see `SeenAnswer.match`."""
+        for seen in self._seen:
+            matched = seen.match(data)
+            if matched is not None:
+                return seen, *matched
+        return None
+
+    def keep(self, data: bytes, headers: RawHeaders, reason: bytes, *, keep_alive: bool) -> None:
+        """Remember the head of `data`, which the parser took for a 200 with these headers."""
+        end = data.find(b"\r\n\r\n", 0, _LONGEST) + 4
+        if end < 4 or not data.startswith(b"HTTP/1.1 200 "):
+            return
+        try:
+            seen = SeenAnswer(data[:end], headers, reason, keep_alive=keep_alive)
+        except ValueError:
+            return
+        self._seen = [seen, *self._seen[: _MOST - 1]]

@@ -19,7 +19,8 @@ from typing import IO, Any, NamedTuple
 
 import msgspec
 
-from proxy import ceiling_inputs, engine_metrics
+from proxy import answers, ceiling_inputs, engine_metrics
+from proxy.answers import Answers
 from proxy.ceiling_inputs import ModelBytes
 from proxy.decoding import Decoded, DecodingWatch, together
 from proxy.diagnosis.diagnose import diagnose
@@ -61,12 +62,13 @@ _FEW_TOKENS_PER_EVENT = 1.02
 
 
 class _Look(NamedTuple):
-    """The engine's page, what the streams showed since the look before, and how many sequences of
-    this proxy's own were running when the page was asked for.
+    """The engine's page, what the streams and the ended answers showed since the look before, and
+    how many sequences of this proxy's own were running when the page was asked for.
     """
 
     reading: EngineReading | None
     decoded: Decoded
+    answers: Answers
     own_sequences: int
 
 
@@ -90,6 +92,7 @@ class Judge:
         self._lock: IO[bytes] | None = None
         self._several_workers = settings.workers > 1
         self._watch = DecodingWatch(monotonic())
+        self._answers = Answers()
         self._looks: deque[_Look] = deque()
         self._model: ModelBytes | None = None
         self._model_of: tuple[str | None, str | None] | None = None
@@ -114,6 +117,7 @@ class Judge:
                     if self._is_the_one():
                         await self._look(upstream)
                     else:
+                        self._seen()  # not judged here, but it must not pile up
                         self._learn_from_the_one()
                         await self._read_model()
                 except Exception as error:  # border: judging must not end while requests run
@@ -132,6 +136,7 @@ class Judge:
         self._watch.ended(exchange)
         if exchange.generates:
             self._last_ended_at = monotonic()
+            self._answers.add(done, streamed=exchange.stream)
         if done.stream and done.token_source == "usage" and done.token_events:
             self._tokens += done.completion_tokens or 0
             self._events += done.token_events
@@ -209,16 +214,20 @@ class Judge:
                 reading = None
             elif reading.kind in PATIENT_ENGINES:
                 self._facts.may_be_asked_while_busy = True
-        now = monotonic()
         # A request that began or ended while the page was on its way may be on it.
         own = max(own, self._own_sequences())
-        self._looks.append(_Look(reading, self._watch.look(now, self._live), own))
+        self._looks.append(_Look(reading, *self._seen(), own))
         self._forget_old_looks()
         if reading is not None:
             self._kv_cache_dtype = reading.kv_cache_dtype
         await self._read_model()
         if self._looks:
-            self._judge(now)
+            self._judge(monotonic())
+
+    def _seen(self) -> tuple[Decoded, Answers]:
+        """What the exchanges of this process showed since the last call."""
+        ended, self._answers = self._answers, Answers()
+        return self._watch.look(monotonic(), self._live), ended
 
     def _own_sequences(self) -> int:
         return sum(exchange.sequences for exchange in self._live if exchange.generates)
@@ -265,16 +274,17 @@ class Judge:
         snapshot = gpu_figures.fresh(self._sampler.latest() if self._sampler else None, now)
         gpus = self._engine_gpus(snapshot, now)
         bandwidth = ceiling_inputs.bandwidth(self._settings.engine, gpus)
-        decoded, rates = self._since_first_look()
+        looks, rates = self._since_first_look()
+        decoded = together([look.decoded for look in looks])
         window = self._window(decoded, rates)
         judged = self._efficiency(window, bandwidth)
         self.verdict = diagnose(
-            self._evidence(window, judged, decoded, rates, bandwidth, gpus, now)
+            self._evidence(window, judged, looks, decoded, rates, bandwidth, gpus, now)
         )
         self._publish(now, snapshot, bandwidth, window, judged, rates)
 
-    def _since_first_look(self) -> tuple[Decoded, EngineRates | None]:
-        """What the streams showed and what the engine did over the same time.
+    def _since_first_look(self) -> tuple[list[_Look], EngineRates | None]:
+        """The looks that the window is made of, and what the engine did over the same time.
 
         That is the time between the first and the last look at the engine's page where there are
         two, else all looks together.
@@ -282,13 +292,12 @@ class Judge:
         looks = list(self._looks)
         told = [index for index, look in enumerate(looks) if look.reading is not None]
         if len(told) < 2:
-            return together([look.decoded for look in looks[1:]] or [looks[0].decoded]), None
+            return looks[1:] or looks, None
         first, last = told[0], told[-1]
         earlier, later = looks[first].reading, looks[last].reading
         assert earlier is not None  # noqa: S101 - `told` holds only such
         assert later is not None  # noqa: S101
-        decoded = together([look.decoded for look in looks[first + 1 : last + 1]])
-        return decoded, engine_metrics.between(earlier, later)
+        return looks[first + 1 : last + 1], engine_metrics.between(earlier, later)
 
     def _engine_gpus(self, snapshot: Snapshot | None, now: float) -> tuple[GpuReading, ...]:
         if snapshot is None:
@@ -475,8 +484,9 @@ class Judge:
         return [((model, root, *sources, kv.source if isinstance(kv, KvCache) else ""), 1.0)]
 
     def _evidence(
-        self, window: Window | NotJudged, judged: Efficiency | NotJudged, decoded: Decoded,
-        rates: EngineRates | None, bandwidth: Bandwidth, gpus: tuple[GpuReading, ...], now: float,
+        self, window: Window | NotJudged, judged: Efficiency | NotJudged, looks: list[_Look],
+        decoded: Decoded, rates: EngineRates | None, bandwidth: Bandwidth,
+        gpus: tuple[GpuReading, ...], now: float,
     ) -> Evidence:  # fmt: skip
         reading = self._looks[-1].reading
         worst_gpu = _most_throttled(gpus)
@@ -494,6 +504,8 @@ class Judge:
                     self._settings.engine, bandwidth.bytes_per_second, weight_bytes
                 )
         read_ratio = self._estimated_bytes(rates, window)
+        # Of several workers this process knows only its own answers: no share of all of them.
+        ended = answers.together(() if self._several_workers else [look.answers for look in looks])
         return Evidence(
             efficiency=judged.ratio if isinstance(judged, Efficiency) else None,
             checkpoint_efficiency=(
@@ -504,6 +516,7 @@ class Judge:
             ),
             basis=judged.basis if isinstance(judged, Efficiency) else None,
             steps_source=window.steps_source if isinstance(window, Window) else None,
+            request_ratio=ended.ratios.median(),
             tokens_per_second=_while_busy(rates, window),
             decoded_tokens=_decoded_tokens(decoded, rates),
             window_seconds=decoded.seconds,
@@ -535,6 +548,9 @@ class Judge:
             ),
             bandwidth_ratio=next((ratio for ratio in tables if ratio is not None), None),
             measured_ratio=_lowest([gpu.dram_bandwidth_ratio for gpu in gpus]),
+            unstreamed_ratio=ended.unstreamed_ratio,
+            silent_wait_seconds=ended.waits.median(),
+            truncated_ratio=ended.truncated_ratio,
         )
 
     def _speculates(self, reading: EngineReading | None) -> bool | None:

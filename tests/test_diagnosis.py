@@ -298,7 +298,7 @@ SITUATIONS = [
         says=(
             "80 % of the hardware's ceiling (streamed bytes), 4,448 tok/s over 256 sequences"
             " (17.4 each)",
-            "a stream gets 32 % of what it would get alone, because 256 sequences share each step",
+            "a stream gets 32 % of the ceiling of one that is alone, because 256 sequences share",
         ),
     ),
     Situation(
@@ -581,7 +581,7 @@ SITUATIONS = [
         ),
         "healthy",
         says=(
-            "80 % of the answers were not streamed; half of the people waited longer than 12.6 s",
+            "80 % of the answers were not streamed; half of those came only after 12.6 s or more",
             "30 % of the answers were cut off by a token limit",
             "`stream: true`",
             "max_tokens",
@@ -593,6 +593,13 @@ SITUATIONS = [
         "not_judged",
         reason="no_efficiency",
         says=("100 % of the answers were not streamed", "`stream: true`"),
+    ),
+    Situation(
+        "not streamed, but nobody had to wait",
+        replace(CLEAN, efficiency=0.75, unstreamed_ratio=1.0, silent_wait_seconds=0.9),
+        "healthy",
+        says=("100 % of the answers were not streamed",),
+        never_says=("`stream: true`",),
     ),
     Situation(
         "a few answers not streamed or cut are nothing to mention",

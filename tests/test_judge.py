@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
+import gc
+import re
 import socket
 import threading
 import time
@@ -14,6 +17,10 @@ from typing import Any
 import httpx2
 import pytest
 
+from proxy.engine import EngineFacts
+from proxy.exchange import Exchange
+from proxy.judge import Judge
+from proxy.published import Published
 from proxy.server import BackgroundProxy
 from proxy.settings import Settings
 from proxy.simulator.checkpoint import write_awq, write_bf16
@@ -21,6 +28,7 @@ from proxy.simulator.gpu import SimulatedNvml, founding_scene
 from proxy.simulator.profile import EngineProfile
 from proxy.simulator.server import create_server, running_engine
 from proxy.simulator.story import story
+from proxy.upstream import Upstream
 from tests.support.metrics import Scrape, scrape, wait_until
 
 pytestmark = pytest.mark.alone
@@ -52,21 +60,21 @@ def published(proxy: BackgroundProxy, name: str, **labels: str) -> float:
     return found[-1]
 
 
-def ask(url: str, streams: int, tokens: int, **headers: str) -> None:
-    """Some streams at once, to their end."""
+def ask(url: str, streams: int, tokens: int, words: int = 1) -> None:
+    """Some streams at once, to their end; no prompt begins like another one."""
 
-    async def one(client: httpx2.AsyncClient) -> None:
+    async def one(client: httpx2.AsyncClient, number: int) -> None:
         body = {
             "model": MODEL, "stream": True, "max_tokens": tokens, "ignore_eos": True,
-            "messages": [{"role": "user", "content": "hi"}],
+            "messages": [{"role": "user", "content": f"{number}" + " hi" * words}],
         }  # fmt: skip
-        async with client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as got:
+        async with client.stream("POST", "/v1/chat/completions", json=body) as got:
             async for _ in got.aiter_raw():
                 pass
 
     async def all_of_them() -> None:
         async with httpx2.AsyncClient(base_url=url, timeout=60) as client:
-            await asyncio.gather(*(one(client) for _ in range(streams)))
+            await asyncio.gather(*(one(client, number) for number in range(streams)))
 
     asyncio.run(all_of_them())
 
@@ -131,6 +139,73 @@ def test_answers_in_one_piece_are_judged_too() -> None:
         live = httpx2.get(f"{proxy.url}/tokgauge/live").json()["verdict"]
     assert page.total("efficiency_ratio") == pytest.approx(0.747, rel=0.1)
     assert live["level"] == "healthy"
+
+
+def notes_of(proxy: BackgroundProxy) -> list[str]:
+    live = httpx2.get(f"{proxy.url}/tokgauge/live").json()["verdict"]
+    return [*live["notes"], *live["advice"]]
+
+
+def test_unstreamed_and_cut_answers_are_told_while_they_are_in_the_window() -> None:
+    """What is felt as slow has often nothing to do with the GPU."""
+    with (
+        running_engine() as url,
+        BackgroundProxy(Settings(upstream=url, nvml=False, **INPUTS, **FAST)) as proxy,
+    ):
+        start = time.monotonic()
+        httpx2.post(
+            f"{proxy.url}/v1/completions",
+            json={"model": MODEL, "max_tokens": 60, "ignore_eos": True, "prompt": "a"},
+            timeout=60,
+        )
+        waited = time.monotonic() - start
+        time.sleep(0.5)
+        told = "\n".join(notes_of(proxy))
+        found = re.search(
+            r"100 % of the answers were not streamed; half of those came only after ([\d.]+) s or ",
+            told,
+        )
+        assert found, told
+        assert waited - 0.3 < float(found[1]) <= waited
+        assert "100 % of the answers were cut off by a token limit" in told
+        assert "`stream: true`" in told
+        assert "max_tokens" in told
+        wait_until(
+            lambda: "of the answers" not in "\n".join(notes_of(proxy)), 10, "they are forgotten"
+        )
+
+
+def test_nothing_is_said_of_answers_that_stream_to_their_end() -> None:
+    with (
+        running_engine(EngineProfile(natural_tokens=80)) as url,
+        BackgroundProxy(Settings(upstream=url, nvml=False, **INPUTS, **FAST)) as proxy,
+    ):
+        body = {"model": MODEL, "stream": True, "messages": [{"role": "user", "content": "a"}]}
+        httpx2.post(f"{proxy.url}/v1/chat/completions", json=body, timeout=60)
+        httpx2.post(f"{proxy.url}/v1/embeddings", json={"model": MODEL, "input": "a"})
+        time.sleep(0.5)
+        assert "of the answers" not in "\n".join(notes_of(proxy))
+
+
+def test_the_share_of_a_stream_alone_is_told_with_its_reason() -> None:
+    """Long contexts share each step: no stream is near its own ceiling, the card is."""
+    # Prompts cost next to nothing, so that the window holds decoding only.
+    profile = EngineProfile(flops=1e18, max_num_batched_tokens=1_000_000)
+    with (
+        running_engine(profile) as url,
+        BackgroundProxy(Settings(upstream=url, nvml=False, **INPUTS, **FAST)) as proxy,
+    ):
+        ask(proxy.url, 1, 40)  # tells how many tokens an event carries
+        time.sleep(0.7)
+        ask(proxy.url, 8, 200, words=12_000)  # the prompts are out of the window at the end
+        time.sleep(0.7)
+        page = scrape(proxy.port)
+        told = "\n".join(notes_of(proxy))
+    mean = page.mean("request_ceiling_ratio", alone="false")
+    found = re.search(r"a stream gets (\d+) % of the ceiling of one that is alone, because", told)
+    assert found, told
+    assert int(found[1]) / 100 == pytest.approx(mean, abs=0.02)
+    assert mean < 0.7 < (page.total("efficiency_ratio") or 0)
 
 
 def test_an_idle_hour_is_not_judged() -> None:
@@ -231,6 +306,36 @@ def test_an_engine_that_comes_up_under_continuous_load_is_recognised() -> None:
         server.should_exit = True
         thread.join()
     assert page.total("requests_total", model=MODEL, outcome="ok")
+
+
+def test_a_worker_that_does_not_judge_keeps_no_ended_exchanges(tmp_path: Path) -> None:
+    settings = Settings(upstream="http://127.0.0.1:9", nvml=False, workers=2, **FAST)
+    facts = EngineFacts(())
+    judge = Judge(settings, facts, set(), Published(()), tmp_path)
+    ended = [
+        Exchange(
+            exchange_id="of this test", method="POST", route="completions", opened_at=0.0,
+            gap_bounds=(1.0,), observed_body_bytes=0,
+        )
+        for _ in range(50)
+    ]  # fmt: skip
+
+    async def run() -> None:
+        task = asyncio.create_task(judge.run(Upstream(settings, facts)))
+        await asyncio.sleep(0.1)
+        while ended:
+            exchange = ended.pop()
+            judge.ended(exchange, exchange.end(1.0, "ok", None))
+        del exchange
+        await asyncio.sleep(2 * settings.engine_metrics_interval)
+        task.cancel()
+
+    with (tmp_path / "judge.lock").open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        asyncio.run(run())
+    gc.collect()
+    left = [item for item in gc.get_objects() if isinstance(item, Exchange)]
+    assert not [exchange for exchange in left if exchange.id == "of this test"]
 
 
 def test_losing_nvml_costs_its_figures_and_nothing_else(

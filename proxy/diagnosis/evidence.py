@@ -101,7 +101,7 @@ class Evidence:
     unstreamed_ratio: float | None = None
     """Share of the answers that were not streamed."""
     silent_wait_seconds: float | None = None
-    """Median time that people waited without seeing anything."""
+    """Median time that people waited for answers that were not streamed."""
     truncated_ratio: float | None = None
     """Share of the answers that a token limit cut off."""
 

@@ -12,6 +12,8 @@ from proxy.model.ceiling import band_of
 
 _MANY_UNSTREAMED = 0.2
 _MANY_TRUNCATED = 0.05
+_FELT_WAIT = 1.0
+"""A wait [s] from which on it interrupts what a person thinks."""
 
 
 def notes(e: Evidence) -> Iterator[str]:
@@ -21,9 +23,9 @@ def notes(e: Evidence) -> Iterator[str]:
     if e.unstreamed_ratio is not None and e.unstreamed_ratio >= _MANY_UNSTREAMED:
         wait = (
             ""
-            if e.silent_wait_seconds is None
-            else f"; half of the people waited longer than {seconds(e.silent_wait_seconds)}"
-            " before they saw anything"
+            if e.silent_wait_seconds is None or e.silent_wait_seconds < _FELT_WAIT
+            else f"; half of those came only after {seconds(e.silent_wait_seconds)} or more,"
+            " with nothing to see until then"
         )
         yield f"{percent(e.unstreamed_ratio)} of the answers were not streamed{wait}"
     if e.truncated_ratio is not None and e.truncated_ratio >= _MANY_TRUNCATED:
@@ -41,8 +43,8 @@ def notes_on_health(e: Evidence) -> Iterator[str]:
         and band_of(e.request_ratio) in ("watch", "suspect")
     ):
         yield (
-            f"a stream gets {percent(e.request_ratio)} of what it would get alone, because"
-            f" {e.mean_batch:,.0f} sequences share each step: that is normal"
+            f"a stream gets {percent(e.request_ratio)} of the ceiling of one that is alone,"
+            f" because {e.mean_batch:,.0f} sequences share each step: that is normal"
         )
     for _, text in disagreements(e):
         yield text
@@ -50,10 +52,14 @@ def notes_on_health(e: Evidence) -> Iterator[str]:
 
 def advice_on_feelings(e: Evidence) -> Iterator[str]:
     """For what is felt as slow and has nothing to do with the GPU."""
-    if e.unstreamed_ratio is not None and e.unstreamed_ratio >= _MANY_UNSTREAMED:
+    felt = e.silent_wait_seconds is None or e.silent_wait_seconds >= _FELT_WAIT
+    if e.unstreamed_ratio is not None and e.unstreamed_ratio >= _MANY_UNSTREAMED and felt:
         yield "Let the clients stream (`stream: true`): the first words come at once."
     if e.truncated_ratio is not None and e.truncated_ratio >= _MANY_TRUNCATED:
-        yield "Let the clients ask for more tokens (max_tokens) where answers are cut off."
+        yield (
+            "Let the clients ask for more tokens (max_tokens) where answers are cut off;"
+            " tokgauge_truncations_total tells which were cut by the model's context instead."
+        )
 
 
 def where_to_look(e: Evidence, acquitted: tuple[Acquittal, ...]) -> str:

@@ -49,8 +49,9 @@ class App:
         )  # fmt: skip
         self._meter = LiveMeter(self._observer.live, self._metrics, self._facts, settings)
         self._judge = Judge(
-            settings, self._facts, self._observer.live, self._metrics.published, shared
-        )
+            settings, self._facts, self._observer.live, self._metrics.published,
+            self._observer.report, shared,
+        )  # fmt: skip
         self._log: RequestLog | None = None
         self._telemetry: Telemetry | None = None
         self._relay: Relay | None = None

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import logging
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import IO, Any, NamedTuple
@@ -51,8 +51,6 @@ from proxy.published import Figures, Published
 from proxy.settings import Settings
 from proxy.upstream import Upstream
 
-logger = logging.getLogger("tokgauge")
-
 _METRICS_TIMEOUT = 2.0
 _FILES_INTERVAL = 60.0
 """Seconds between looks at the files of a model whose bytes are not known yet."""
@@ -75,19 +73,21 @@ class _Look(NamedTuple):
 class Judge:
     """The figures of the engine as a whole.
 
-    per_event: tokens per event of a model's finished answers, None before any has told. shared:
-    the workers' directory; the one process that holds its lock judges, the others read.
+    report: is told where something failed, and what; in any thread, and never raises. shared: the
+    workers' directory; the one process that holds its lock judges, the others read.
     """
 
     def __init__(
         self, settings: Settings, facts: EngineFacts, live: Collection[Exchange],
-        published: Published, shared: Path | None = None,
+        published: Published, report: Callable[[str, Exception], None],
+        shared: Path | None = None,
     ) -> None:  # fmt: skip
         engine = settings.engine
         self._settings = settings
         self._facts = facts
         self._live = live
         self._published = published
+        self._report = report
         self._lock_file = shared / "judge.lock" if shared is not None else None
         self._lock: IO[bytes] | None = None
         self._several_workers = settings.workers > 1
@@ -109,8 +109,7 @@ class Judge:
         self.verdict: Verdict | None = None
 
     async def run(self, upstream: Upstream) -> None:
-        """Judge for ever. Failures are logged once per kind and end one look only."""
-        logged: set[str] = set()
+        """Judge for ever. A failure is reported and ends one look only."""
         try:
             while True:
                 try:
@@ -121,9 +120,7 @@ class Judge:
                         self._learn_from_the_one()
                         await self._read_model()
                 except Exception as error:  # border: judging must not end while requests run
-                    if type(error).__name__ not in logged:
-                        logged.add(type(error).__name__)
-                        logger.exception("judging the engine failed; this is logged once")
+                    self._report("judge", error)
                 await asyncio.sleep(self._settings.engine_metrics_interval)
         finally:
             if self._sampler is not None:
@@ -201,7 +198,9 @@ class Judge:
     async def _look(self, upstream: Upstream) -> None:
         if self._sampler is None and self._settings.nvml:
             self._sampler = GpuSampler(
-                NvmlReader(process_names=None), on_snapshot=self._contention.add
+                NvmlReader(process_names=None),
+                on_snapshot=self._contention.add,
+                on_error=partial(self._report, "gpu"),
             )
             self._sampler.start()
         reading: EngineReading | None = None

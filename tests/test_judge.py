@@ -311,7 +311,10 @@ def test_an_engine_that_comes_up_under_continuous_load_is_recognised() -> None:
 def test_a_worker_that_does_not_judge_keeps_no_ended_exchanges(tmp_path: Path) -> None:
     settings = Settings(upstream="http://127.0.0.1:9", nvml=False, workers=2, **FAST)
     facts = EngineFacts(())
-    judge = Judge(settings, facts, set(), Published(()), tmp_path)
+    failures: list[tuple[str, Exception]] = []
+    judge = Judge(
+        settings, facts, set(), Published(()), lambda *failed: failures.append(failed), tmp_path
+    )
     ended = [
         Exchange(
             exchange_id="of this test", method="POST", route="completions", opened_at=0.0,
@@ -334,8 +337,40 @@ def test_a_worker_that_does_not_judge_keeps_no_ended_exchanges(tmp_path: Path) -
         fcntl.flock(held, fcntl.LOCK_EX)
         asyncio.run(run())
     gc.collect()
+    assert not failures
     left = [item for item in gc.get_objects() if isinstance(item, Exchange)]
     assert not [exchange for exchange in left if exchange.id == "of this test"]
+
+
+@pytest.mark.parametrize(
+    ("where", "broken"), [("judge", "proxy.judge.diagnose"), ("gpu", "proxy.judge.NvmlReader.read")]
+)
+def test_failures_beside_the_requests_are_counted_and_pass(
+    nvml: SimulatedNvml, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    where: str, broken: str,
+) -> None:  # fmt: skip
+    def fail(*_: object) -> None:
+        raise RuntimeError("a fault of our own")
+
+    with running_engine() as url, BackgroundProxy(Settings(upstream=url, **FAST)) as proxy:
+        with monkeypatch.context() as patch:
+            patch.setattr(broken, fail)
+            wait_until(
+                lambda: (scrape(proxy.port).total("observer_errors_total", where=where) or 0) >= 2,
+                10, f"failures in {where}",
+            )  # fmt: skip
+            ask(proxy.url, 1, 5)
+            page = scrape(proxy.port)
+            assert page.outcomes == {"ok": 1}
+            assert {labels["where"] for labels in page.labels("observer_errors_total")} == {where}
+        published(proxy, "gpu_utilization_ratio", gpu="0")
+        published(proxy, "verdict", level="not_judged")
+        counted = published(proxy, "observer_errors_total")
+        time.sleep(1.5)
+        assert scrape(proxy.port).total("observer_errors_total") == counted, "it has passed"
+    logged = [record.getMessage() for record in caplog.records if record.exc_info]
+    assert len(logged) == 1
+    assert f"measuring failed in {where}" in logged[0]
 
 
 def test_losing_nvml_costs_its_figures_and_nothing_else(

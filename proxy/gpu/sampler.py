@@ -24,7 +24,8 @@ class GpuSampler:
     """Calls `reader.read` every `interval_seconds` in a daemon thread, which also closes it.
 
     `on_snapshot` runs in the same thread after each look (`ContentionHistory.add`). Errors of both
-    are logged once per type; they never reach a caller.
+    never reach a caller: `on_error`, which must not raise, is told of them in the same thread.
+    Without it they are logged once per type.
     """
 
     def __init__(
@@ -33,10 +34,12 @@ class GpuSampler:
         *,
         interval_seconds: float = 1.0,
         on_snapshot: Callable[[Snapshot], None] | None = None,
+        on_error: Callable[[Exception], None] | None = None,
     ) -> None:
         self._reader = reader
         self._interval = interval_seconds
         self._on_snapshot = on_snapshot
+        self._on_error = on_error or self._log_once
         self._latest: Snapshot | None = None
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -72,7 +75,7 @@ class GpuSampler:
         try:
             self._reader.close()
         except Exception as error:
-            self._failed(error)
+            self._on_error(error)
 
     def _sample(self) -> None:
         # The border between GPU reading and everything else: a failure costs a sample, no more.
@@ -82,9 +85,9 @@ class GpuSampler:
             if self._on_snapshot is not None:
                 self._on_snapshot(snapshot)
         except Exception as error:
-            self._failed(error)
+            self._on_error(error)
 
-    def _failed(self, error: Exception) -> None:
+    def _log_once(self, error: Exception) -> None:
         if type(error) not in self._logged:
             self._logged.add(type(error))
             _log.warning("reading the GPUs failed", exc_info=error)

@@ -163,6 +163,16 @@ def test_errors_of_the_reader_are_logged_once(caplog: pytest.LogCaptureFixture) 
     assert len(failures(caplog)) == 2, "once for reading, once for closing"
 
 
+def test_errors_go_to_who_wants_them(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[Exception] = []
+    sampler = GpuSampler(FailingReader(), interval_seconds=0.001, on_error=told.append)
+    sampler.start()
+    wait_for(lambda: len(told) >= 3)
+    assert sampler.stop()
+    assert {type(error) for error in told} == {RuntimeError, ValueError}
+    assert not failures(caplog)
+
+
 def test_a_failing_listener_costs_no_snapshot(
     nvml: simulated.SimulatedNvml, caplog: pytest.LogCaptureFixture
 ) -> None:

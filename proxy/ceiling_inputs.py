@@ -73,9 +73,11 @@ def bandwidth(engine: Engine, readings: tuple[GpuReading, ...]) -> Bandwidth:
     )
 
 
-def compute_ridge(engine: Engine, total_bandwidth: float, weight_bytes: float) -> float | None:
-    """Batch above which computing limits instead of reading; None without the two settings."""
+def compute_ridge(
+    engine: Engine, total_bandwidth: float, weight_bytes: float, kv_bytes_per_sequence: float
+) -> float | None:
+    """Batch from which on computing limits instead of reading; None without the two settings."""
     if engine.gpu_flops is None or engine.matmul_parameters is None:
         return None
     roof = ComputeRoof(engine.gpu_flops * engine.tensor_parallel_size, engine.matmul_parameters)
-    return ridge_batch(total_bandwidth, weight_bytes, roof)
+    return ridge_batch(total_bandwidth, weight_bytes, roof, kv_bytes_per_sequence)

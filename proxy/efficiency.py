@@ -54,13 +54,16 @@ class Window:
 class Efficiency:
     """ratio: achieved ÷ B, not clamped. achieved: bytes/s. basis: which weight bytes it counts.
 
-    checkpoint_ratio: the same on the checkpoint basis, None where that is not known.
+    checkpoint_ratio: the same on the checkpoint basis, None where that is not known. weight_bytes,
+    kv_bytes_per_sequence: what a step reads, on `basis`.
     """
 
     ratio: float | None
     checkpoint_ratio: float | None
     basis: Basis
     achieved: float
+    weight_bytes: float
+    kv_bytes_per_sequence: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,8 @@ def efficiency_of(
         checkpoint_ratio=by_checkpoint,
         basis=weights.basis,
         achieved=achieved,
+        weight_bytes=weight_bytes,
+        kv_bytes_per_sequence=kv_bytes / _running(window),
     )
 
 
@@ -121,7 +126,7 @@ def _kv_bytes(
         if context is not None and context * 512 * 1024 < NEGLIGIBLE * weight_bytes:
             return 0.0
         return NotJudged(f"the bytes of the KV cache are not known: {kv.reason}")
-    sequences = max(1.0, window.sequences)
+    sequences = _running(window)
 
     def read(tokens: float) -> float:
         return kv.bytes_read(tokens / sequences) * sequences * kv.copies(tensor_parallel)
@@ -134,6 +139,11 @@ def _kv_bytes(
     return NotJudged(
         "the engine does not tell how much context its sequences have, and it may be long"
     )
+
+
+def _running(window: Window) -> float:
+    """Sequences of a step, which has at least one."""
+    return max(1.0, window.sequences)
 
 
 def request_ratio(

@@ -494,14 +494,6 @@ class Judge:
         neighbours = [neighbour for item in known for neighbour in item.neighbours]
         tables = [_other_source_ratio(gpu) for gpu in gpus]
         has_ratio = isinstance(judged, Efficiency) and judged.ratio is not None
-        weights = self._model.weights if self._model is not None else None
-        ridge = None
-        if bandwidth.bytes_per_second is not None and isinstance(weights, WeightsFound):
-            weight_bytes = weights.bytes_per_step()
-            if weight_bytes is not None:
-                ridge = ceiling_inputs.compute_ridge(
-                    self._settings.engine, bandwidth.bytes_per_second, weight_bytes
-                )
         read_ratio = self._estimated_bytes(rates, window)
         # Of several workers this process knows only its own answers: no share of all of them.
         ended = answers.together(() if self._several_workers else [look.answers for look in looks])
@@ -522,7 +514,7 @@ class Judge:
             busy_ratio=decoded.busy_seconds / decoded.seconds if decoded.seconds else None,
             enough_traffic=None if has_ratio or not _lacks_traffic(judged) else False,
             mean_batch=window.sequences if isinstance(window, Window) else None,
-            ridge_batch=ridge,
+            ridge_batch=self._ridge(judged, bandwidth, reading),
             prefill_share=window.prefill_share if isinstance(window, Window) else None,
             contention=worst([item.state for item in contentions]),
             neighbours=len(neighbours) if known else None,
@@ -551,6 +543,19 @@ class Judge:
             silent_wait_seconds=ended.waits.median(),
             truncated_ratio=ended.truncated_ratio,
         )
+
+    def _ridge(
+        self, judged: Efficiency | NotJudged, bandwidth: Bandwidth, reading: EngineReading | None
+    ) -> float | None:
+        """The batch from which on computing is the limit, with weights and contexts as they are."""
+        if isinstance(judged, NotJudged) or bandwidth.bytes_per_second is None:
+            return None
+        if self._speculates(reading):
+            return None  # drafts are computed as well, and nobody tells how many
+        return ceiling_inputs.compute_ridge(
+            self._settings.engine, bandwidth.bytes_per_second, judged.weight_bytes,
+            judged.kv_bytes_per_sequence,
+        )  # fmt: skip
 
     def _speculates(self, reading: EngineReading | None) -> bool | None:
         if reading is not None and reading.spec_drafts_total is not None:

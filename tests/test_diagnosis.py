@@ -290,6 +290,12 @@ SITUATIONS = [
         says=("256 sequences a step; computing becomes the limit from 295 on",),
     ),
     Situation(
+        "no batch is compute-bound with contexts that are read longer than computed",
+        replace(CLEAN, efficiency=0.48, mean_batch=256.0, ridge_batch=math.inf),
+        "suspect",
+        says=("256 sequences a step; with contexts as long as these, reading stays the limit",),
+    ),
+    Situation(
         "healthy batch of 256: 17 tok/s a stream at 80 %",
         replace(
             CLEAN, efficiency=0.80, mean_batch=256.0, tokens_per_second=4_448, request_ratio=0.32

@@ -139,3 +139,31 @@ def test_reported_efficiency_is_the_engines(
         found = measure(proxy, streams, context, 7.0)
     assert found["efficiency"] is not None, found["verdict"]
     assert found["efficiency"] == pytest.approx(given, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("context", "found"), [(100, "compute_bound"), (8000, None)], ids=["short", "long"]
+)
+def test_long_contexts_move_the_batch_at_which_computing_is_the_limit(
+    inputs: dict[str, Any], context: int, found: str | None
+) -> None:
+    """On this card one takes over at 12 sequences as long as the KV cache is short, at 20 when it
+    holds 8,000 tokens of each.
+    """
+    parameters = 7.07e9
+    roof = {"matmul_parameters": parameters, "gpu_flops": 2 * parameters / 1.53e-3}
+    with (
+        engine_process(efficiency=0.62, num_gpu_blocks=100_000) as url,
+        BackgroundProxy(Settings(upstream=url, **inputs, **roof)) as proxy,
+    ):
+        verdict = measure(proxy, 16, context, 7.0)["verdict"]["verdict"]
+    causes = [cause["kind"] for cause in verdict["causes"]]
+    acquitted = {item["kind"]: item["evidence"] for item in verdict["acquitted"]}
+    assert verdict["level"] == "watch", verdict
+    if found is not None:
+        assert causes == [found]
+    else:
+        assert causes == []
+        assert acquitted["compute_bound"] == (
+            "16 sequences a step; computing becomes the limit from 20 on"
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
@@ -64,7 +65,7 @@ class Evidence:
     mean_batch: float | None = None
     """Sequences in a step on average, pauses left out."""
     ridge_batch: float | None = None
-    """Batch above which computing takes longer than reading."""
+    """Batch from which on computing takes longer than reading; infinite where it never does."""
     prefill_share: float | None = None
     """About which share of the time went into prefills: see `proxy.efficiency.prefill_share`."""
 
@@ -111,6 +112,8 @@ def sane(evidence: Evidence) -> Evidence:
     wrong: dict[str, Any] = {}
     for item in fields(evidence):
         value = getattr(evidence, item.name)
+        if item.name == "ridge_batch" and value == math.inf:
+            continue
         largest = _LARGEST_SHARE if item.name in _SHARES else _LARGEST
         # Written so that NaN is outside, too.
         if isinstance(value, int | float) and not 0 <= value <= largest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from proxy.diagnosis.evidence import (
@@ -229,11 +230,12 @@ def _cleared_prefill(e: Evidence) -> tuple[Acquittal, ...]:
 def _cleared_batch(e: Evidence) -> tuple[Acquittal, ...]:
     if e.mean_batch is None or e.ridge_batch is None or e.mean_batch >= e.ridge_batch:
         return ()
-    text = (
-        f"{sequences(e.mean_batch)} a step; computing becomes the limit from"
-        f" {e.ridge_batch:,.0f} on"
+    limit = (
+        "with contexts as long as these, reading stays the limit"
+        if e.ridge_batch == math.inf
+        else f"computing becomes the limit from {e.ridge_batch:,.0f} on"
     )
-    return (Acquittal("compute_bound", text),)
+    return (Acquittal("compute_bound", f"{sequences(e.mean_batch)} a step; {limit}"),)
 
 
 def _cleared_cpu(e: Evidence) -> tuple[Acquittal, ...]:

@@ -7,6 +7,7 @@ came from. The limit holds for decode steps alone: a step that also computes a p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -112,14 +113,14 @@ def ridge_batch(
     weight_bytes: float,
     roof: ComputeRoof,
     kv_bytes_per_sequence: float = 0.0,
-) -> float | None:
+) -> float:
     """Sequences at which computing takes as long as reading: (W/B) / (2P/F - kv/B).
 
-    None when it never does: then each further sequence adds more reading than computing
+    Infinite when it never does: then each further sequence adds more reading than computing
     ("Mind the Memory Gap", arXiv 2503.08311).
     """
     per_sequence = roof.seconds(1) - kv_bytes_per_sequence / bandwidth
-    return weight_bytes / bandwidth / per_sequence if per_sequence > 0 else None
+    return weight_bytes / bandwidth / per_sequence if per_sequence > 0 else math.inf
 
 
 def achieved_bandwidth(steps_per_second: float, bytes_per_step: float) -> float:

@@ -1,5 +1,6 @@
 """The founding division and the tables that follow from it, on both bases."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -130,14 +131,21 @@ def test_the_ridge_where_computing_takes_over(bandwidth: float, flops: float, ba
     roof = ceiling.ComputeRoof(flops, 7e9)
     ridge = ceiling.ridge_batch(bandwidth, 14e9, roof)
     assert ridge == pytest.approx(batch, abs=0.6)
-    assert ridge is not None
     assert roof.seconds(ridge) == pytest.approx(14e9 / bandwidth)
 
 
 def test_with_long_contexts_computing_never_takes_over() -> None:
     roof = ceiling.ComputeRoof(154.8e12, 7.07e9)
-    assert ceiling.ridge_batch(A6000, 14.14e9, roof, 57_344 * 1100) is not None
-    assert ceiling.ridge_batch(A6000, 14.14e9, roof, 57_344 * 1300) is None
+    assert ceiling.ridge_batch(A6000, 14.14e9, roof, 57_344 * 1100) < math.inf
+    assert ceiling.ridge_batch(A6000, 14.14e9, roof, 57_344 * 1300) == math.inf
+
+
+def test_contexts_move_the_ridge_to_where_both_take_as_long() -> None:
+    roof = ceiling.ComputeRoof(154.8e12, 7.07e9)
+    ridge = ceiling.ridge_batch(A6000, 14.14e9, roof, 57_344 * 512)
+    read = ceiling.step_bytes(14.14e9, KV, [512] * round(ridge))
+    assert roof.seconds(ridge) == pytest.approx(read / A6000, rel=0.01)
+    assert ridge > 1.5 * ceiling.ridge_batch(A6000, 14.14e9, roof)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,8 @@ class EngineReading:
     waiting: int | None = None
     kv_cache_usage: float | None = None
     """0 to 1, of the fullest engine: that is where requests have to wait."""
-    kv_cache_tokens_capacity: int | None = None
+    context_tokens_per_engine: float | None = None
+    """Tokens in the KV cache of an engine, mean over the engines."""
     kv_cache_dtype: str | None = None
     """As set; `auto` means that of the model. None when engines differ."""
 
@@ -281,9 +282,12 @@ def _reading(at: float, kind: EngineKind, samples: Mapping[str, list[Sample]]) -
     read_bytes: float | None = sum(values.get("estimated_read_bytes_total", ())) or None
     if read_bytes is None and iterations == 0 and "estimated_read_bytes_total" in values:
         read_bytes = 0.0  # later, 0 means that the estimates are switched off
-    capacity = count("kv_cache_tokens_capacity")
+    sizes = values.get("kv_cache_tokens_capacity", ())
     if kind == "vllm" and len(config) == engines:
-        capacity = _capacity(config)
+        sizes = _cache_sizes(config)
+    held = None
+    if len(usage) == len(sizes) == engines and all(sizes):
+        held = sum(share * size for share, size in zip(usage, sizes, strict=True)) / engines
     return EngineReading(
         at=at,
         kind=kind,
@@ -293,7 +297,7 @@ def _reading(at: float, kind: EngineKind, samples: Mapping[str, list[Sample]]) -
         running=count("running"),
         waiting=count("waiting"),
         kv_cache_usage=max(usage, default=None),
-        kv_cache_tokens_capacity=capacity,
+        context_tokens_per_engine=held,
         kv_cache_dtype=_common_label(config, "cache_dtype"),
         preemptions_total=count("preemptions_total"),
         iterations_total=iterations,
@@ -328,19 +332,22 @@ def _by_identity(samples: Iterable[Sample]) -> Mapping[tuple[str, str], float] |
     return found or None
 
 
-def _capacity(config: Iterable[Sample]) -> int | None:
-    """Tokens that the KV caches hold: as the engine says, else blocks × tokens per block."""
-    total = 0
-    for sample in config:
+def _cache_sizes(config: Iterable[Sample]) -> tuple[int, ...]:
+    """Tokens that each KV cache holds: as the engine says, else blocks × tokens per block.
+
+    In the order of the engines; empty when one of them is not told.
+    """
+    sizes = []
+    for sample in sorted(config, key=_identity):
         labels = sample.labels
         tokens = _whole(labels.get("kv_cache_size_tokens"))
         if tokens is None:
             blocks, size = _whole(labels.get("num_gpu_blocks")), _whole(labels.get("block_size"))
             if blocks is None or size is None:
-                return None
+                return ()
             tokens = blocks * size
-        total += tokens
-    return total or None
+        sizes.append(tokens)
+    return tuple(sizes)
 
 
 def _whole(text: str | None) -> int | None:

@@ -577,11 +577,11 @@ _CONTENTION_FIGURES = (
 
 
 def _context(loaded: list[EngineReading]) -> float | None:
-    """Tokens of context of all running sequences together, mean over the readings."""
+    """Tokens of context of all sequences that one step serves, mean over the readings."""
     told = [
-        reading.kv_cache_usage * reading.kv_cache_tokens_capacity
+        reading.context_tokens_per_engine
         for reading in loaded
-        if reading.kv_cache_usage is not None and reading.kv_cache_tokens_capacity is not None
+        if reading.context_tokens_per_engine is not None
     ]
     return sum(told) / len(told) if told else None
 

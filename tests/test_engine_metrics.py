@@ -69,7 +69,7 @@ class TestRealPages:
             running=0,
             waiting=0,
             kv_cache_usage=0.0,
-            kv_cache_tokens_capacity=16_384 * 128,
+            context_tokens_per_engine=0.0,
             kv_cache_dtype="auto",
             preemptions_total=0,
             iterations_total=1789,
@@ -123,7 +123,11 @@ class TestNames:
             ("sglang:num_running_reqs 5", "running", 5),
             ("sglang:num_queue_reqs 6", "waiting", 6),
             ('sglang:token_usage{model_name="m",tp_rank="0"} 0.28', "kv_cache_usage", 0.28),
-            ("sglang:max_total_num_tokens 471258", "kv_cache_tokens_capacity", 471_258),
+            (
+                "sglang:token_usage 0.5\nsglang:max_total_num_tokens 471258",
+                "context_tokens_per_engine",
+                235_629,
+            ),
             ("llamacpp:requests_processing 1", "running", 1),
             ("llamacpp:requests_deferred 2", "waiting", 2),
             ("llamacpp:n_decode_total 332", "iterations_total", 332),
@@ -157,19 +161,19 @@ class TestNames:
         assert read(b"vllm:num_requests_running 2\r\n# EOF\r\n", 0.0).running == 2
 
     @pytest.mark.parametrize(
-        ("labels", "capacity"),
+        ("labels", "held"),
         [
-            ('num_gpu_blocks="100",block_size="16"', 1600),
-            ('num_gpu_blocks="100",block_size="16",kv_cache_size_tokens="800"', 800),
-            ('num_gpu_blocks="100",block_size="16",kv_cache_size_tokens="None"', 1600),
+            ('num_gpu_blocks="100",block_size="16"', 400),
+            ('num_gpu_blocks="100",block_size="16",kv_cache_size_tokens="800"', 200),
+            ('num_gpu_blocks="100",block_size="16",kv_cache_size_tokens="None"', 400),
             ('num_gpu_blocks="None",block_size="16"', None),
             ('block_size="16"', None),
             ('num_gpu_blocks="0",block_size="16"', None),
         ],
     )
-    def test_capacity(self, labels: str, capacity: int | None) -> None:
-        text = page("vllm:num_requests_running 1", f"vllm:cache_config_info{{{labels}}} 1.0")
-        assert read(text, 0.0).kv_cache_tokens_capacity == capacity
+    def test_context(self, labels: str, held: int | None) -> None:
+        text = page("vllm:kv_cache_usage_perc 0.25", f"vllm:cache_config_info{{{labels}}} 1.0")
+        assert read(text, 0.0).context_tokens_per_engine == held
 
     def test_label_values_with_braces_quotes_and_separators(self) -> None:
         text = page('vllm:num_requests_running{model_name="a } \\"b\\" {\u2028# c"} 4')
@@ -200,13 +204,14 @@ class TestSeveral:
         assert reading.running == 7
         assert reading.kv_cache_usage == 0.9
         assert reading.iterations_total == 30
-        assert reading.kv_cache_tokens_capacity == 480
+        assert reading.context_tokens_per_engine == pytest.approx((0.2 * 160 + 0.9 * 320) / 2)
         assert reading.kv_cache_dtype is None
 
     def test_a_sum_that_lacks_an_engine_is_absent(self) -> None:
         reading = read(
             page(
                 *self.two("num_requests_running", 3, 4),
+                *self.two("kv_cache_usage_perc", 0.2, 0.9),
                 'vllm:num_requests_waiting{engine="0",model_name="m"} 2',
                 'vllm:cache_config_info{engine="0",num_gpu_blocks="10",block_size="16"} 1',
             ),
@@ -214,7 +219,7 @@ class TestSeveral:
         )
         assert reading.running == 7
         assert reading.waiting is None
-        assert reading.kv_cache_tokens_capacity is None
+        assert reading.context_tokens_per_engine is None
 
     @pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "-1", "1.5"])
     def test_a_sum_with_a_value_that_is_none(self, value: str) -> None:
@@ -246,6 +251,8 @@ class TestSeveral:
                 'vllm:num_requests_running{model_name="b"} 2',
                 'vllm:iteration_tokens_total_count{model_name="a"} 10',
                 'vllm:iteration_tokens_total_count{model_name="b"} 20',
+                'vllm:kv_cache_usage_perc{model_name="a"} 0.1',
+                'vllm:kv_cache_usage_perc{model_name="b"} 0.1',
                 'vllm:cache_config_info{num_gpu_blocks="10",block_size="16"} 1',
             ),
             0.0,
@@ -253,7 +260,7 @@ class TestSeveral:
         assert reading.models == ("a", "b")
         assert reading.running == 3
         assert reading.iterations_total is None
-        assert reading.kv_cache_tokens_capacity is None
+        assert reading.context_tokens_per_engine is None
 
     def test_tensor_parallel_copies_count_once(self) -> None:
         text = page(

@@ -22,7 +22,8 @@ test: .venv/installed-test services
 # What some tests start by themselves. Without root they are left out, with a message.
 services:
 	@.ci/need nginx=nginx promtool=prometheus amtool=prometheus-alertmanager \
-		cc=gcc /usr/include/stdlib.h=libc6-dev chromium=chromium
+		cc=gcc /usr/include/stdlib.h=libc6-dev chromium=chromium \
+		kubectl=kubernetes-client systemd-analyze=systemd
 
 .venv/bin/python:
 	@test -n "$(PYTHON)" || { \

@@ -1,7 +1,6 @@
 """The systemd unit, read by systemd where it is there."""
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from proxy.settings import Settings
+from tests.support.programs import program
 
 UNIT = Path(__file__).parents[2] / "deploy" / "systemd" / "tokgauge.service"
 
@@ -27,14 +27,13 @@ def test_it_stops_by_draining() -> None:
     assert limit > settings.drain_delay + settings.drain_timeout
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 @pytest.mark.parametrize("check", [["verify"], ["security", "--offline=yes", "--threshold=25"]])
 def test_systemd_accepts_it(check: list[str], tmp_path: Path) -> None:
     """`verify` refuses a program that is not there, `security` what is too open (0 to 100)."""
     copy = tmp_path / UNIT.name
     copy.write_text(UNIT.read_text().replace("/opt/tokgauge/bin/tokgauge", sys.executable))
     done = subprocess.run(
-        ["systemd-analyze", *check, str(copy)], capture_output=True, text=True, timeout=60,
+        [program("systemd-analyze"), *check, str(copy)], capture_output=True, text=True, timeout=60,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -16,6 +16,8 @@ _INSTALLED_BY = {
     "chromium": "apt-get install chromium",
     "gcc": "apt-get install gcc libc6-dev",
     "hadolint": "make test",
+    "kubectl": "apt-get install kubernetes-client",
+    "systemd-analyze": "apt-get install systemd",
 }
 """Program → what installs it; with apt-get on Debian."""
 

@@ -12,7 +12,8 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from proxy.check import Finding, State, check, works
+from proxy.check.everything import check
+from proxy.check.finding import Finding, State, works
 from proxy.commands._output import new_table, print_json, terminal
 from proxy.commands._settings import settings_options
 from proxy.probe.text import printable

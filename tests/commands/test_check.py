@@ -38,7 +38,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[simulated.SimulatedNvml]:
     """The founding scene, seen from the host."""
     for name in [name for name in os.environ if name.startswith("TOKGAUGE_")]:
         monkeypatch.delenv(name)
-    for module in ("proxy.gpu.nvml", "proxy.check"):
+    for module in ("proxy.gpu.nvml", "proxy.check.gpus"):
         monkeypatch.setattr(f"{module}.in_host_pid_namespace", lambda: True)
     library = simulated.SimulatedNvml(simulated.founding_scene())
     library.install()
@@ -232,7 +232,7 @@ def test_without_gpus_it_works_and_says_what_to_set(
 def test_hidden_processes_are_a_warning(
     url: str, nvml: simulated.SimulatedNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("proxy.gpu.nvml", "proxy.check"):
+    for module in ("proxy.gpu.nvml", "proxy.check.gpus"):
         monkeypatch.setattr(f"{module}.in_host_pid_namespace", lambda: False)
     found = findings("--upstream", url)
     assert "--pid=host" in found["gpu", "process names"]["text"]

@@ -27,7 +27,7 @@ class Spread:
 
     def add(self, value: float) -> None:
         """Count one number."""
-        slot = int(min(value, self.top) / self.step)
+        slot = int((value if value < self.top else self.top) / self.step)
         self.counts[slot] = self.counts.get(slot, 0) + 1
 
     def take(self, other: Self) -> None:

@@ -153,9 +153,9 @@ def _measuring(chunks: list[bytes], *, asks_for_usage: bool) -> float:
             for index, data in enumerate(chunks):
                 at += _INTERVAL
                 for observation in observations:
-                    if not asks_for_usage:
+                    if not observation.token(at, data):
                         observation.onward(data)
-                    observation.chunk(at, data)
+                        observation.chunk(at, data)
                 if not index % 50:
                     rig.tick()
             for observation in observations:

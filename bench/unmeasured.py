@@ -46,6 +46,9 @@ class NoObservation(Observation):
     def answer_begins(self, status: int, headers: Mapping[str, str]) -> None:
         pass
 
+    def token(self, at: float, data: bytes) -> bool:
+        return True
+
     def onward(self, data: bytes) -> bytes:
         return data
 

@@ -98,37 +98,38 @@ class Delivery:
             exchange_id=observation.id, hides=hides, body_follows=body_follows,
         )  # fmt: skip
         if body_follows:
-            self._content = (status, content, hides)
+            self._content = (status, content)
             self.take = self._take_first
             return True
-        self.take = self._take_and_hide if hides else self._take
+        self.take = self._take
         observation.answer_begins(status, content)
         return keeps_up or self._wait()
 
     def _take_first(self, at: float, data: bytes) -> bool:
-        status, content, hides = self._content
-        self.take = self._take_and_hide if hides else self._take
-        onward = self._observation.onward(data) if hides else data
+        self.take = self._take
+        onward = self._observation.onward(data)
         # What is cut out of an answer may be all that has come of it.
         keeps_up = self._write(onward) if onward else self._client.release_head()
         self._in_proxy += monotonic() - at
-        self._observation.answer_begins(status, content)
+        self._observation.answer_begins(*self._content)
         self._observation.chunk(at, data)
         return keeps_up or self._wait()
 
     def _take(self, at: float, data: bytes) -> bool:
-        keeps_up = self._write(data)
-        # Time that a chunk waited for a slow client is not the proxy's.
-        self._in_proxy += monotonic() - (at if at > self._ready_at else self._ready_at)
-        self._observation.chunk(at, data)
+        if self._observation.token(at, data):
+            keeps_up = self._write(data)
+            # Time that a chunk waited for a slow client is not the proxy's.
+            self._in_proxy += monotonic() - (at if at > self._ready_at else self._ready_at)
+        else:
+            keeps_up = self._take_unknown(at, data)
         return keeps_up or self._wait()
 
-    def _take_and_hide(self, at: float, data: bytes) -> bool:
+    def _take_unknown(self, at: float, data: bytes) -> bool:
         onward = self._observation.onward(data)
         keeps_up = not onward or self._write(onward)
-        self._in_proxy += monotonic() - (at if at > self._ready_at else self._ready_at)
+        self._in_proxy += monotonic() - max(at, self._ready_at)
         self._observation.chunk(at, data)
-        return keeps_up or self._wait()
+        return keeps_up
 
     def _wait(self) -> bool:
         self._client.when_ready(self._go_on)

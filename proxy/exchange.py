@@ -43,44 +43,57 @@ _NOT_CARRIED = ("upstream_unreachable", "timeout", "rejected")
 class Gaps:
     """Gaps between token events as counts per histogram bucket, so that each costs no lock.
 
-    `counts[i]` is the number of gaps ≤ `bounds[i]` and above the bound before; the last entry
-    counts those above every bound.
+    A gap most likely belongs where the last one did: whoever finds it above `above` and not above
+    `up_to` counts it in `alike`; any other goes to `add`.
     """
 
-    __slots__ = ("_above", "_bucket", "_up_to", "bounds", "counts", "total")
+    __slots__ = ("_bounds", "_bucket", "_counts", "above", "alike", "up_to")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = bounds
-        # The bucket of the last gap, where the next one most likely belongs, too.
+        self._bounds = bounds
         self._bucket = 0
-        self._above = self._up_to = -1.0
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
-
-    def clear(self) -> None:
-        """Forget all gaps."""
-        self.counts = [0] * (len(self.bounds) + 1)
-        self.total = 0.0
+        self._counts: list[int] | None = None
+        self.above = self.up_to = -1.0
+        self.alike = 0
 
     def add(self, gap: float) -> None:
         """Count one gap, in seconds."""
-        self.total += gap
-        if self._above < gap <= self._up_to:
-            self.counts[self._bucket] += 1
+        if self.above < gap <= self.up_to:
+            self.alike += 1
             return
-        bucket = self._bucket = bisect_left(self.bounds, gap)
-        self.counts[bucket] += 1
-        self._above = self.bounds[bucket - 1] if bucket else -1.0
-        self._up_to = self.bounds[bucket] if bucket < len(self.bounds) else math.inf
+        counts = self.counts
+        bounds = self._bounds
+        bucket = self._bucket = bisect_left(bounds, gap)
+        counts[bucket] += 1
+        self.above = bounds[bucket - 1] if bucket else -1.0
+        self.up_to = bounds[bucket] if bucket < len(bounds) else math.inf
+
+    @property
+    def counts(self) -> list[int]:
+        """`counts[i]` is the number of gaps up to the i-th bound and above the bound before; the
+        last entry counts those above every bound.
+        """
+        if self._counts is None:
+            self._counts = [0] * (len(self._bounds) + 1)
+        self._counts[self._bucket] += self.alike
+        self.alike = 0
+        return self._counts
+
+    def take(self) -> list[int]:
+        """The counts, which then begin at nothing again."""
+        counts = self.counts
+        self._counts = None
+        return counts
 
 
 class Exchange:
     """One request and its answer as they happen."""
 
     __slots__ = (
-        "_arrivals", "_body", "_body_limit", "_decoder", "_ended_at", "_events",
+        "_body", "_body_limit", "_decoder", "_ended_at", "_events",
         "_first_output_at", "_first_token_at", "_in_proxy", "_last_byte_at", "_last_token_at",
-        "_learn_at", "_learned", "_received_at", "_sent_at", "_template", "_unread", "alone",
+        "_learn_at", "_learned", "_received_at", "_sent_at", "_taken_up_to",
+        "_template", "_together", "_unread", "alone",
         "asked", "gaps", "id", "method", "opened_at", "reader", "reported_events",
         "request_bytes", "retried", "route", "status", "stream", "token_events",
     )  # fmt: skip
@@ -113,7 +126,7 @@ class Exchange:
         self._last_token_at: float | None = None
         self._last_byte_at: float | None = None
         self._ended_at: float | None = None
-        self._arrivals = 0
+        self._together = 0  # token events that came in one read with an earlier one
         self._in_proxy = 0.0
         self._events: EventReader | None = None
         self._decoder: Decoder | None = None
@@ -123,6 +136,7 @@ class Exchange:
         self._template: Template | None = None
         """What was learned, while the next read may be compared with it."""
         self._learn_at = 0
+        self._taken_up_to: float | None = None
 
     @property
     def model(self) -> str | None:
@@ -135,6 +149,18 @@ class Exchange:
     def first_token_at(self) -> float | None:
         """When the first token event arrived."""
         return self._first_token_at
+
+    @property
+    def arrivals(self) -> int:
+        """Reads that brought a token."""
+        return self.token_events - self._together
+
+    def take_gaps(self) -> tuple[list[int], float]:
+        """The gaps since the last call, see `Gaps.counts`, and their sum in seconds."""
+        since = self._taken_up_to if self._taken_up_to is not None else self._first_token_at
+        self._taken_up_to = last = self._last_token_at
+        total = last - since if last is not None and since is not None else 0.0
+        return self.gaps.take(), total
 
     @property
     def generates(self) -> bool:
@@ -178,11 +204,10 @@ class Exchange:
 
     def is_stalled(self, now: float, after: float) -> bool:
         """Whether a stream has given a token and then nothing at all for `after` seconds."""
-        return (
-            self._first_token_at is not None
-            and self._last_byte_at is not None
-            and now - self._last_byte_at > after
-        )
+        last_token, last_byte = self._last_token_at, self._last_byte_at
+        if last_token is None or last_byte is None:
+            return False
+        return now - max(last_token, last_byte) > after
 
     # what happens, in order
 
@@ -224,21 +249,27 @@ class Exchange:
         else:
             self._body = bytearray()
 
+    def token(self, at: float, data: bytes) -> bool:
+        """Count the next bytes, if they are exactly one event with a token and nothing else to it.
+
+        False: nothing has been counted; it takes `chunk` to read them.
+        """
+        template, last = self._template, self._last_token_at
+        if template is None or last is None or not template.matches(data):
+            return False
+        gaps = self.gaps
+        if gaps.above < at - last <= gaps.up_to:
+            gaps.alike += 1
+        else:
+            gaps.add(at - last)
+        self._last_token_at = at
+        self.token_events += 1
+        return True
+
     def chunk(self, at: float, data: bytes) -> None:
-        """Bytes of the answer that arrived at `at`."""
+        """Any bytes of the answer that arrived at `at`."""
         self._last_byte_at = at
-        template, reader, last = self._template, self.reader, self._last_token_at
-        if (
-            template is not None
-            and reader is not None
-            and last is not None
-            and template.matches(data)
-        ):
-            self.gaps.add(at - last)
-            self._last_token_at = at
-            self._arrivals += 1
-            self.token_events = reader.token_events = reader.token_events + 1
-        elif self._decoder is not None:
+        if self._decoder is not None:
             self._read(at, data, self._decoder)
 
     def passed_on(self, seconds: float) -> None:
@@ -272,6 +303,7 @@ class Exchange:
     def _stream(self, at: float, data: bytes, events: EventReader, reader: AnswerReader) -> bool:
         """Take the events of one read; returns whether a token was among them."""
         arrived = False
+        reader.token_events = before = self.token_events
         for name, content in events.feed(data):
             marks = reader.event(name, content)
             if not marks:
@@ -285,8 +317,8 @@ class Exchange:
             if marks & OUTPUT and self._first_output_at is None:
                 self._first_output_at = at
         if arrived:
-            self._arrivals += 1
             self.token_events = reader.token_events
+            self._together += self.token_events - before - 1
         return arrived
 
     def _give_up(self, reason: str) -> None:
@@ -305,6 +337,7 @@ class Exchange:
         usage = _NO_USAGE
         finish_reasons: tuple[str, ...] = ()
         if reader is not None:
+            reader.token_events = self.token_events
             if self._body:
                 reader.body(bytes(self._body))
             if self._events is not None and self._events.overflows:
@@ -401,7 +434,7 @@ class Exchange:
         if tokens is None or reader is None or self._first_token_at is None:
             return None
         sequences = self._sequences()
-        if tokens < MIN_TOKENS_FOR_RATE * sequences or self._arrivals < MIN_ARRIVALS_FOR_RATE:
+        if tokens < MIN_TOKENS_FOR_RATE * sequences or self.arrivals < MIN_ARRIVALS_FOR_RATE:
             return None
         assert self._last_token_at is not None  # noqa: S101
         elapsed = self._last_token_at - self._first_token_at

@@ -67,6 +67,23 @@ class RateWindow:
         return sum(self._slots.values()) / elapsed
 
 
+class _Gained:
+    """What exchanges of one model have counted since they were last looked at."""
+
+    def __init__(self) -> None:
+        self.events = 0
+        self.gaps: list[int] = []
+        self.gaps_total = 0.0
+
+    def add(self, exchange: Exchange) -> None:
+        """Take what an exchange has counted."""
+        self.events += exchange.token_events - exchange.reported_events
+        exchange.reported_events = exchange.token_events
+        counts, total = exchange.take_gaps()
+        self.gaps_total += total
+        self.gaps = [a + b for a, b in zip(self.gaps, counts, strict=True)] if self.gaps else counts
+
+
 class LiveMeter:
     """Moves what running exchanges have counted into the metrics."""
 
@@ -92,11 +109,21 @@ class LiveMeter:
         now = monotonic()
         in_flight = dict.fromkeys(self._windows, 0)
         stalled = 0
+        stall_after = self._settings.stall_after
+        gained: dict[str, _Gained] = {}
         for exchange in self._live:
             model = self._facts.label(exchange.model)
             in_flight[model] = in_flight.get(model, 0) + 1
-            stalled += exchange.is_stalled(now, self._settings.stall_after)
-            self._collect(exchange, model, now)
+            if not exchange.token_events:
+                continue
+            stalled += exchange.is_stalled(now, stall_after)
+            if exchange.token_events != exchange.reported_events:
+                so_far = gained.get(model)
+                if so_far is None:
+                    so_far = gained[model] = _Gained()
+                so_far.add(exchange)
+        for model, so_far in gained.items():
+            self._report(model, so_far, now)
         for model, count in in_flight.items():
             self._metrics.set_live(
                 model, in_flight=count, output_rate=self._window(model).rate(now)
@@ -109,7 +136,10 @@ class LiveMeter:
     def finished(self, exchange: Exchange, done: Measurement, model: str) -> None:
         """Take the rest of an exchange that has ended."""
         now = monotonic()
-        self._collect(exchange, model, now)
+        if exchange.token_events != exchange.reported_events:
+            rest = _Gained()
+            rest.add(exchange)
+            self._report(model, rest, now)
         if done.token_source != "usage" or done.completion_tokens is None:
             return
         if done.token_events:
@@ -118,15 +148,11 @@ class LiveMeter:
         elif done.completion_tokens:
             self._window(model).add(now - done.duration, now, done.completion_tokens)
 
-    def _collect(self, exchange: Exchange, model: str, now: float) -> None:
-        new = exchange.token_events - exchange.reported_events
-        if not new:
-            return
-        exchange.reported_events += new
-        self._metrics.add_token_events(model, new)
-        self._metrics.add_gaps(model, exchange.gaps)
+    def _report(self, model: str, gained: _Gained, now: float) -> None:
+        self._metrics.add_token_events(model, gained.events)
+        self._metrics.add_gaps(model, gained.gaps, gained.gaps_total)
         per_event = self._per_event.get(model)
-        tokens = new * (per_event.value if per_event else 1.0)
+        tokens = gained.events * (per_event.value if per_event else 1.0)
         self._window(model).add(max(self._last, now - TICK), now, tokens)
 
     def _window(self, model: str) -> RateWindow:

@@ -21,7 +21,6 @@ from prometheus_client import (
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from proxy import __version__
-from proxy.exchange import Gaps
 from proxy.measurement import Measurement
 from proxy.published import Family, Published
 
@@ -367,18 +366,17 @@ class Metrics:
         for why in done.unread:
             child(self.unread, why).inc()
 
-    def add_gaps(self, model: str, gaps: Gaps) -> None:
-        """Move the gaps accumulated in `gaps` into the histogram and empty them.
+    def add_gaps(self, model: str, counts: Sequence[int], total: float) -> None:
+        """Add gaps to the histogram: how many of them in each bucket, and their sum in seconds.
 
         One write per bucket instead of one lock per gap; as for `_observe`, there is no public
-        call for that. `gaps.bounds` are the histogram's bounds.
+        call for that.
         """
         histogram = self._child(self.inter_chunk_latency, model)
-        for bucket, count in zip(histogram._buckets, gaps.counts, strict=True):
+        for bucket, count in zip(histogram._buckets, counts, strict=True):
             if count:
                 bucket.inc(count)
-        histogram._sum.inc(gaps.total)
-        gaps.clear()
+        histogram._sum.inc(total)
 
     def set_live(self, model: str, *, in_flight: int, output_rate: float) -> None:
         """Figures of the moment of one model."""

@@ -244,6 +244,21 @@ class Observation:
             except Exception as error:  # border: measuring must not harm the traffic
                 self._fail("answer", error)
 
+    def token(self, at: float, data: bytes) -> bool:
+        """Count bytes of the answer that arrived at `at`, when they are an event known by its form.
+
+        True: they go to the client as they are, and that was all. This costs less than what a
+        second look costs after the bytes have left.
+        """
+        exchange, hiding = self._exchange, self._filter
+        if exchange is None or (hiding is not None and not hiding.between):
+            return False
+        try:
+            return exchange.token(at, data)
+        except Exception as error:  # border: measuring must not harm the traffic
+            self._fail("chunk", error)
+            return False
+
     def onward(self, data: bytes) -> bytes:
         """What of these bytes of the answer goes to the client now."""
         hiding = self._filter
@@ -258,7 +273,7 @@ class Observation:
             return held + data
 
     def chunk(self, at: float, data: bytes) -> None:
-        """Bytes of the answer that arrived at `at`."""
+        """Any other bytes of the answer that arrived at `at`; the client has got them."""
         exchange = self._exchange
         if exchange is not None:
             try:

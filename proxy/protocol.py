@@ -339,11 +339,6 @@ class ProxyProtocol(HttpToolsProtocol):
         # None for an application that is only ASGI.
         self._at_once = cast(AtOnce, self.app) if hasattr(self.app, "carry_at_once") else None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        # Each write goes to the kernel at once, not when the event loop has done all else.
-        transport.set_write_buffer_limits(high=0)
-
     def resume_writing(self) -> None:
         super().resume_writing()
         if self._active is not None:

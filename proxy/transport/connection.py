@@ -234,8 +234,6 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
             return
         sock = transport.get_extra_info("socket")
-        # Each write goes to the kernel at once, not when the event loop has done all else.
-        self._transport.set_write_buffer_limits(high=0)
         self._fd = sock.fileno()
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -253,7 +251,15 @@ class Connection(asyncio.Protocol):
         if reader.news:
             self._react(reader, stream, now, body)
         elif body:
-            stream.push(now, body)
+            listener = stream.flows_to
+            if listener is None:
+                stream.push(now, body)
+            else:
+                try:  # as `push` does, without its frame for every event
+                    if not listener.take(now, body):
+                        stream.pause()
+                except Exception as error:  # border: a listener's fault ends its own stream only
+                    stream.break_off(error)
         if len(data) >= _LARGE_READ:
             self._give_way()
 

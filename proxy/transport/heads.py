@@ -19,12 +19,12 @@ class SeenAnswer:
     """What heads have in common that differ in nothing but the values of Date and Content-Length.
 
     All are a 200 in HTTP/1.1. varying: where in the headers the two stand, in the head's order.
-    chunked: the body comes in chunks; else Content-Length is the last of the values.
+    chunked: the body comes in chunks. length_at: else, which of the values is Content-Length.
     onward: for whoever passes it on, to keep what alike answers have in common.
     """
 
-    __slots__ = ("_begins", "_headers", "_rest", "chunked", "keep_alive", "onward", "reason",
-                 "varying")  # fmt: skip
+    __slots__ = ("_begins", "_headers", "_rest", "chunked", "keep_alive", "length_at", "onward",
+                 "reason", "varying")  # fmt: skip
 
     def __init__(
         self, head: bytes, headers: RawHeaders, reason: bytes, *, keep_alive: bool
@@ -45,6 +45,8 @@ class SeenAnswer:
         self.keep_alive = keep_alive
         self.onward: dict[Any, Any] = {}
         self.varying = [at for at, name in enumerate(names) if name in (_DATE, _LENGTH)]
+        varying = [names[at] for at in self.varying]
+        self.length_at = 0 if self.chunked else varying.index(_LENGTH)
         pieces: list[bytes] = []
         start = 0
         for at in self.varying:

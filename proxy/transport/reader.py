@@ -112,11 +112,9 @@ class ResponseReader:
         self.keep_alive = seen.keep_alive
         # The parser still has to know how the body is framed.
         if seen.chunked:
-            self._parse(_CHUNKED_HEAD)
-        else:
-            self._parse(b"HTTP/1.1 200\r\ncontent-length: %b\r\n\r\n" % self.values[-1])
-        rest = data[end:]
-        return self.feed(rest) if rest else b""
+            return self.feed(_CHUNKED_HEAD + data[end:])
+        length = self.values[seen.length_at]
+        return self.feed(b"HTTP/1.1 200\r\ncontent-length: %b\r\n\r\n%b" % (length, data[end:]))
 
     def feed(self, data: bytes) -> bytes:
         """Read `data`; return the body bytes in it, joined (empty when there are none)."""
@@ -131,6 +129,9 @@ class ResponseReader:
             elif self.fault is None:
                 self._refuse(f"malformed response: {error}")
         pieces = self._pieces
+        if len(pieces) == 1 and not self._head_request:
+            self._bare = 0
+            return pieces.pop()
         if not pieces:
             if not self.complete and self.fault is None:
                 # Endless heads, interim responses, chunk extensions and trailers all end here.
@@ -139,7 +140,7 @@ class ResponseReader:
                     self._refuse(f"more than {self._limit} bytes of response head or trailers")
             return b""
         self._bare = 0
-        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        body = b"".join(pieces)
         pieces.clear()
         if self._head_request:
             self.surplus = self.news = True

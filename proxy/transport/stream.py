@@ -49,6 +49,7 @@ class EngineStream(httpx2.AsyncByteStream):
     otherwise the bytes that came are delivered and then the error is raised. `close` must be called
     in the end, however the stream ended.
 
+    flows_to: the listener for as long as it is ready for more, else None.
     arrived_at: time.monotonic() when the bytes last returned came off the socket.
     sent_at: time.monotonic() when the request was handed to the socket; None until then.
     """
@@ -67,6 +68,7 @@ class EngineStream(httpx2.AsyncByteStream):
         "_source",
         "_waiter",
         "arrived_at",
+        "flows_to",
         "sent_at",
     )
 
@@ -75,7 +77,7 @@ class EngineStream(httpx2.AsyncByteStream):
     ) -> None:
         self._loop = loop
         self._source: Source | None = source
-        self._listener = listener
+        self._listener = self.flows_to = listener
         self._waiter: asyncio.Future[None] | None = None
         # The first waiting read has a place of its own: an idle stream carries no deque.
         self._body: bytes | None = None
@@ -126,7 +128,7 @@ class EngineStream(httpx2.AsyncByteStream):
     def close(self) -> None:
         """Drop what is left; an unfinished response closes its connection at once."""
         self._closed = True
-        self._listener = None
+        self._listener = self.flows_to = None
         self._body = self._backlog = None
         self._queued = 0
         source = self._source
@@ -141,7 +143,11 @@ class EngineStream(httpx2.AsyncByteStream):
             return
         while self._body is not None and (listener := self._listener) is not None:
             body = self._oldest()
-            if not self._taken(listener, self.arrived_at, body):
+            try:
+                if not listener.take(self.arrived_at, body):
+                    return
+            except Exception as error:  # border: as in `answered`
+                self.break_off(error)
                 return
         self._unpause()
         if self._complete or self._error is not None:
@@ -149,6 +155,7 @@ class EngineStream(httpx2.AsyncByteStream):
 
     def _unpause(self) -> None:
         self._paused = False
+        self.flows_to = self._listener
         if self._source is not None:
             self._source.resume_reading()
 
@@ -177,16 +184,19 @@ class EngineStream(httpx2.AsyncByteStream):
             return
         try:
             if not listener.answered(head, body_follows=body_follows):
-                self._pause()
+                self.pause()
         except Exception as error:  # border: whatever a listener raises ends its own stream only
-            self._break(error)
+            self.break_off(error)
 
     def push(self, at: float, body: bytes) -> None:
         """Hand on or queue the body bytes of one read."""
-        listener = self._listener
-        if listener is not None and not self._paused:
-            if not self._taken(listener, at, body):
-                self._pause()
+        listener = self.flows_to
+        if listener is not None:
+            try:
+                if not listener.take(at, body):
+                    self.pause()
+            except Exception as error:  # border: as in `answered`
+                self.break_off(error)
             return
         if self._closed:
             return
@@ -200,22 +210,18 @@ class EngineStream(httpx2.AsyncByteStream):
             self._backlog.append((at, body))
         self._queued += len(body) + _ENTRY
         if self._queued > HIGH_WATER and not self._paused:
-            self._pause()
+            self.pause()
 
-    def _taken(self, listener: Listener, at: float, body: bytes) -> bool:
-        try:
-            return listener.take(at, body)
-        except Exception as error:  # border: whatever a listener raises ends its own stream only
-            self._break(error)
-            return True
-
-    def _pause(self) -> None:
+    def pause(self) -> None:
+        """Queue what comes, and let the engine wait, until `resume` or the iteration."""
         if not self._closed:
             self._paused = True
+            self.flows_to = None
             if self._source is not None:
                 self._source.pause_reading()
 
-    def _break(self, error: Exception) -> None:
+    def break_off(self, error: Exception) -> None:
+        """Leave the engine; the stream ends in `error`."""
         source, self._source = self._source, None
         if source is not None:
             source.discard()
@@ -242,7 +248,7 @@ class EngineStream(httpx2.AsyncByteStream):
         if listener is None:
             self.wake()
         elif self._body is None:  # else the listener is not ready for what comes before the end
-            self._listener = None
+            self._listener = self.flows_to = None
             listener.ended(self._error)
 
     @property

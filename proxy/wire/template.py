@@ -43,6 +43,14 @@ _AFTER = re.compile(rb'"[^\r\n]*(?:\n\n|\r\n\r\n)')
 _LARGEST = 4096
 """Bytes of an event beyond which it is not worth keeping what surrounds its text."""
 
+_known_texts: set[bytes] = set()
+"""Texts, not plain, that were found to be the inside of a JSON string: a vocabulary repeats itself.
+They are few enough to stay in the processor's cache."""
+_KNOWN_TEXT = 32
+_MOST_KNOWN = 1024
+
+_LONGEST_TEXT = EVENT_LIMIT - _LARGEST
+
 RETRY_AFTER = 16
 """Most token events between two attempts to learn: a stream that varies costs little more."""
 
@@ -63,12 +71,23 @@ class Template:
         """Whether `chunk`, which begins where an event may begin, is exactly one such event."""
         # Cheaper than startswith, endswith and a slice.
         text = chunk.removeprefix(self._before).removesuffix(self._after)
-        length = len(chunk)
-        if length - len(text) != self._around or length > EVENT_LIMIT:
+        return len(chunk) - len(text) == self._around and (
+            (0 < len(text) < _LONGEST_TEXT and not text.lstrip(_PLAIN)) or self._allows(text)
+        )
+
+    def _allows(self, text: bytes) -> bool:
+        """Whether a text that is not plain is one all the same."""
+        if text in _known_texts:
+            return True
+        if not text:
+            return self._may_be_empty
+        if len(text) >= _LONGEST_TEXT or _is_text(text.lstrip(_PLAIN)) is None:
             return False
-        if not text.lstrip(_PLAIN):
-            return self._may_be_empty or text != b""
-        return _is_text(text) is not None
+        if len(text) <= _KNOWN_TEXT:
+            if len(_known_texts) >= _MOST_KNOWN:
+                _known_texts.clear()
+            _known_texts.add(text)
+        return True
 
 
 def learn(chunk: bytes, make_reader: Callable[[], AnswerReader]) -> Template | None:
@@ -91,10 +110,11 @@ def learn(chunk: bytes, make_reader: Callable[[], AnswerReader]) -> Template | N
     marks = _marks_of_plain_token(before + b"x" + after, make_reader)
     if not marks:
         return None
-    may_be_empty = _marks_of_plain_token(before + after, make_reader) == marks
-    if not text.group() and not may_be_empty:
+    # Only an event without text tells whether such a one may match, and is worth the look.
+    empty = text.start() == text.end()
+    if empty and _marks_of_plain_token(chunk, make_reader) != marks:
         return None
-    return Template(before, after, may_be_empty=may_be_empty)
+    return Template(before, after, may_be_empty=empty)
 
 
 def _marks_of_plain_token(chunk: bytes, make_reader: Callable[[], AnswerReader]) -> int:

@@ -96,7 +96,9 @@ class _Rig:
         facts = EngineFacts((MODEL,))
         self._metrics = Metrics(settings.duration_buckets, None)
         self._observer = Observer(settings, facts, self._record, self._failed)
-        self._meter = LiveMeter(self._observer.live, self._metrics, facts, settings)
+        self._meter = LiveMeter(
+            self._observer.live, self._metrics, facts, settings, self._observer.report
+        )
         self.tick = self._meter.tick
 
     def begin(self, *, asks_for_usage: bool) -> Observation:

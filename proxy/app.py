@@ -47,7 +47,9 @@ class App:
             settings, self._facts, self._record,
             lambda where: self._metrics.observer_errors.labels(where).inc(),
         )  # fmt: skip
-        self._meter = LiveMeter(self._observer.live, self._metrics, self._facts, settings)
+        self._meter = LiveMeter(
+            self._observer.live, self._metrics, self._facts, settings, self._observer.report
+        )
         self._judge = Judge(
             settings, self._facts, self._observer.live, self._metrics.published,
             self._observer.report, shared,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from time import monotonic
 
 from proxy.engine import EngineFacts
@@ -88,8 +88,11 @@ class LiveMeter:
     """Moves what running exchanges have counted into the metrics."""
 
     def __init__(
-        self, live: Collection[Exchange], metrics: Metrics, facts: EngineFacts, settings: Settings
-    ) -> None:
+        self, live: Collection[Exchange], metrics: Metrics, facts: EngineFacts,
+        settings: Settings, failed: Callable[[str, Exception], None],
+    ) -> None:  # fmt: skip
+        """failed: receives the place and the error when a tick fails."""
+        self._failed = failed
         self._live = live
         self._metrics = metrics
         self._facts = facts
@@ -105,7 +108,13 @@ class LiveMeter:
             self.tick()
 
     def tick(self) -> None:
-        """Bring counters and gauges up to now; also done just before a scrape."""
+        """Bring counters and gauges up to now; also done just before a scrape. Never raises."""
+        try:
+            self._tick()
+        except Exception as error:  # border: measuring must not end the server
+            self._failed("live", error)
+
+    def _tick(self) -> None:
         now = monotonic()
         in_flight = dict.fromkeys(self._windows, 0)
         stalled = 0

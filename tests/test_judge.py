@@ -343,7 +343,12 @@ def test_a_worker_that_does_not_judge_keeps_no_ended_exchanges(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("where", "broken"), [("judge", "proxy.judge.diagnose"), ("gpu", "proxy.judge.NvmlReader.read")]
+    ("where", "broken"),
+    [
+        ("judge", "proxy.judge.diagnose"),
+        ("gpu", "proxy.judge.NvmlReader.read"),
+        ("live", "proxy.live.LiveMeter._tick"),
+    ],
 )
 def test_failures_beside_the_requests_are_counted_and_pass(
     nvml: SimulatedNvml, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,

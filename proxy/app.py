@@ -28,6 +28,10 @@ from proxy.upstream import Upstream
 # A scrape renders in a thread; with the default of 5 ms it could hold an event up for as long.
 _SWITCH_INTERVAL = 0.0005
 
+_RECORD_AFTER = 0.005
+"""Seconds after which an exchange that has ended is recorded, or with the next scrape: whoever asks
+again at once does not wait for the figures of his last request."""
+
 
 class App:
     """The ASGI application of one process.
@@ -46,6 +50,7 @@ class App:
         self._observer = Observer(
             settings, self._facts, self._record,
             lambda where: self._metrics.observer_errors.labels(where).inc(),
+            lambda flush: asyncio.get_running_loop().call_later(_RECORD_AFTER, flush),
         )  # fmt: skip
         self._meter = LiveMeter(
             self._observer.live, self._metrics, self._facts, settings, self._observer.report
@@ -60,7 +65,7 @@ class App:
         self.heads = SeenHeads()
         self.readiness = Readiness(self._facts, shared)
         self._pages = own_pages(
-            self._metrics.registry, self._meter.tick, self.readiness, self._metrics.published
+            self._metrics.registry, self._refresh, self.readiness, self._metrics.published
         )
 
     def __call__(self, scope: Any, receive: Receive, send: Send) -> Awaitable[None]:
@@ -114,11 +119,16 @@ class App:
                 task.cancel()
         self._relay.closing = True
         await upstream.transport.aclose()
+        self._observer.flush()
         if self._log is not None:
             await asyncio.to_thread(self._log.close)
         if self._telemetry is not None:
             await asyncio.to_thread(self._telemetry.close)
         await send({"type": "lifespan.shutdown.complete"})
+
+    def _refresh(self) -> None:
+        self._observer.flush()
+        self._meter.tick()
 
     def _record(self, exchange: Exchange, done: Measurement) -> None:
         model = self._facts.label(done.model)

@@ -136,6 +136,8 @@ class SeenHead:
             digits = data[end:stop]
             if stop < 0 or not digits.isdigit() or not data.startswith(self._after, stop):
                 return None
+            if digits.startswith(b"0") and len(digits) > 1:
+                return None  # the length goes on as it was written: `007` is for the parser
             length = int(digits)
             end = stop + len(self._after)
         if len(data) != end + length:
@@ -164,10 +166,11 @@ class SeenHeads:
             return None
         before, after = around
         names = [name for name, _ in request.headers]
+        lengths = [value for name, value in request.headers if name == b"content-length"]
         lines = len(names) + 2
         line_ends = before.count(b"\r\n") + after.count(b"\r\n")
         if (
-            names.count(b"content-length") != bool(after)
+            lengths != ([b"%d" % request.length] if after else [])
             or b"expect" in names
             or b"upgrade" in names
             or before.count(b"\n") + after.count(b"\n") != lines

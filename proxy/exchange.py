@@ -219,7 +219,7 @@ class Exchange:
         if body is None:
             return
         for word in _UNBOUNDED:
-            if word in body:
+            if body.find(word) >= 0:
                 return
         self.request_bytes = len(body)
 

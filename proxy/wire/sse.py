@@ -67,7 +67,7 @@ class EventReader:
             and chunk.startswith(b"data: ")
             and chunk.endswith(b"\n\n")
             and len(chunk) <= self.limit
-            and b"\r" not in chunk
+            and chunk.find(b"\r") < 0
         ):
             lines = chunk[6:-2].split(b"\n\ndata: ")
             if chunk.count(b"\n") == 2 * len(lines):

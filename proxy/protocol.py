@@ -27,6 +27,9 @@ from proxy.headers import Header
 CLIENT = "tokgauge.client"
 """Scope extension: the `Client` that sent the request."""
 
+_MOST_WAITING = 8
+"""Pipelined requests that are read ahead: reading goes on to see the client leave."""
+
 _CHUNK_LINES = tuple(b"%x\r\n" % size for size in range(1024))
 """The lines before chunks of the size of an event, so that no event formats its own."""
 
@@ -209,7 +212,7 @@ class Cycle(RequestResponseCycle):
         self._stirred = False
         if self._message_event is not None:
             self._message_event.clear()
-        self.flow.resume_reading()
+        self._connection.read_on()
         return body
 
     def when_left(self, callback: Callable[[], None]) -> None:
@@ -217,7 +220,7 @@ class Cycle(RequestResponseCycle):
             asyncio.get_running_loop().call_soon(callback)
         else:
             self._on_left = callback
-            self.flow.resume_reading()
+            self._connection.read_on()
 
     def left(self) -> None:
         """The client has gone."""
@@ -343,6 +346,8 @@ class ProxyProtocol(HttpToolsProtocol):
         super().resume_writing()
         if self._active is not None:
             self._active.ready()
+            if self._active.response_complete:
+                self._carry_next()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.connections.discard(self)
@@ -367,6 +372,7 @@ class ProxyProtocol(HttpToolsProtocol):
             at_once is not None
             and self._head_bytes is None
             and (active is None or (active is self.cycle and active.over))
+            and not self.flow.write_paused
         )
         if at_rest and at_once is not None:
             seen = self._last_head
@@ -429,7 +435,10 @@ class ProxyProtocol(HttpToolsProtocol):
         if cycle.more_body and self._waiting and cycle in self._waiting:
             # No word about it can come before the answers to the requests ahead of it.
             self._waiting.remove(cycle)
-            (self._waiting[-1] if self._waiting else self._active or cycle).keep_alive = False
+            last = self._waiting[-1] if self._waiting else self._active or cycle
+            last.keep_alive = False
+            if last.response_complete:
+                self.transport.close()
         elif cycle.more_body:
             # The rest of its body will never come: the request cannot be carried out.
             if not cycle.response_started:
@@ -466,13 +475,14 @@ class ProxyProtocol(HttpToolsProtocol):
         )
         waiting = self.cycle
         self.cycle = Cycle(self, request)
-        if waiting is None or waiting.response_complete:
+        if waiting is None or (waiting.response_complete and not self.flow.write_paused):
             self._arrived = self.cycle
         else:
-            self.flow.pause_reading()
             if self._waiting is None:
                 self._waiting = deque()
             self._waiting.append(self.cycle)
+            if len(self._waiting) >= _MOST_WAITING:
+                self.flow.pause_reading()
 
     def on_body(self, body: bytes) -> None:
         cycle = self.cycle
@@ -501,18 +511,28 @@ class ProxyProtocol(HttpToolsProtocol):
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         return size > self.max_header_bytes
 
+    def read_on(self) -> None:
+        """Read from the client, unless enough of it waits already."""
+        if self._waiting is None or len(self._waiting) < _MOST_WAITING:
+            self.flow.resume_reading()
+
     def on_response_complete(self) -> None:
         """As uvicorn's, with a timer that is armed once for many answers."""
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
-        self.flow.resume_reading()
         if self._waiting:
-            self._carry(self._waiting.popleft())
+            self._carry_next()
             return
+        self.flow.resume_reading()
         self._idle_since = self.loop.time()
         if self.timeout_keep_alive_task is None:
             self._look_again_after(self.timeout_keep_alive)
+
+    def _carry_next(self) -> None:
+        """The next pipelined request's turn, if the client takes the answers so far."""
+        if self._waiting and not self.flow.write_paused and not self.transport.is_closing():
+            self._carry(self._waiting.popleft())
 
     def _look_again_after(self, seconds: float) -> None:
         self.timeout_keep_alive_task = self.loop.call_later(seconds, self._look_at_idleness)

@@ -180,6 +180,8 @@ class Carriage:
         async def rest(scope: Any, receive: Receive, send: Send) -> None:
             await self._relay.conclude(self._see_through(receive, error), self._observation, send)
 
+        # Until the task runs, a client that leaves is noted only: the task ends the exchange.
+        self._client.when_left(_nothing)
         self._client.hand_over(rest)
 
     async def _see_through(self, receive: Receive, error: Exception | None) -> Outcome:
@@ -360,3 +362,7 @@ async def _refuse(refusal: Refusal, observation: Observation, send: Send) -> Non
     headers = [*refusal.headers(), (b"x-tokgauge-id", observation.id)]
     await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
     await send({"type": "http.response.body", "body": refusal.body(), "more_body": False})
+
+
+def _nothing() -> None:
+    """Whoever comes next looks whether the client has left."""

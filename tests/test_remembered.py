@@ -277,7 +277,7 @@ def test_answers_reach_the_client_as_if_nothing_were_remembered(
                     head = [pair for pair in raw.headers if pair[0] != b"x-tokgauge-id"]
                     got.append(raw.status_line + repr((head, raw.chunks)).encode())
                     body = re.sub(rb"127.0.0.1:\d+", b"", bytes(raw.body))
-                        got += [body, raw.trailers, b"%d" % raw.clean]
+                    got += [body, raw.trailers, b"%d" % raw.clean]
         heard.append(got)
     assert heard[0] == heard[1]
 

@@ -91,6 +91,7 @@ def warm(rig: Rig, ways: Ways, count: int = 1) -> None:
 
     rig.engine.on(WARM, together)
     before = len(rig.engine.requests)
+    watch = rig.watch()
     clients = [rig.client() for _ in range(count)]
     for client in clients:
         client.request("GET", WARM)
@@ -100,7 +101,7 @@ def warm(rig: Rig, ways: Ways, count: int = 1) -> None:
         assert client.read_response().status == 200
         client.close()
     rig.engine.requests.clear()
-    wait_until(lambda: in_flight(rig.port) == 0)
+    watch.after(count)
     ways.at_once = ways.by_task = 0
     ways.went_on.clear()
 

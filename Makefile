@@ -40,6 +40,6 @@ services:
 	$(PIP) --require-hashes -r requirements-dev.lock
 	@touch $@
 
-# The proxy beside others on this machine, about a quarter of an hour: see bench/README.md.
+# The proxy beside others on this machine, about twenty minutes: see bench/README.md.
 bench: .venv/installed-test
 	bench/run

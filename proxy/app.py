@@ -72,21 +72,19 @@ class App:
         """ASGI: scopes of type `http` and `lifespan`."""
         if scope["type"] == "lifespan":
             return self._live(receive, send)
-        admin_port = self._admin_port
-        on_admin_port = admin_port is not None and scope["server"][1] == admin_port
-        if self._relay is None or on_admin_port or is_own(scope["raw_path"]):
-            return self._pages(scope, receive, send)
-        return self._relay(scope, receive, send)
+        relay = self._relay_of(scope["raw_path"], scope["server"])
+        return (relay or self._pages)(scope, receive, send)
 
     def carry_at_once(self, client: Client, server: tuple[str, int | None] | None) -> bool:
         """Carry a request that is here completely; False when it must go by ASGI."""
-        relay = self._relay
-        on_admin_port = (
-            self._admin_port is not None and server is not None and (server[1] == self._admin_port)
-        )
-        if relay is None or on_admin_port or is_own(client.request.path):
-            return False
-        return relay.carry_at_once(client)
+        relay = self._relay_of(client.request.path, server)
+        return relay is not None and relay.carry_at_once(client)
+
+    def _relay_of(self, path: bytes, server: tuple[str, int | None] | None) -> Relay | None:
+        """The relay for what is the engine's, None for what the proxy answers by itself."""
+        admin_port = self._admin_port
+        on_admin_port = admin_port is not None and server is not None and server[1] == admin_port
+        return None if on_admin_port or is_own(path) else self._relay
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """ASGI lifespan: what runs beside the requests starts and ends with the server."""

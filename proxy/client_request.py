@@ -164,6 +164,8 @@ class SeenHeads:
         around = _around_length(data)
         if around is None or not request.simple or not request.keep_alive:
             return None
+        if around in self._seen:
+            return self._seen[around]  # its body came in pieces: nothing new about the head
         before, after = around
         names = [name for name, _ in request.headers]
         lengths = [value for name, value in request.headers if name == b"content-length"]
@@ -180,7 +182,7 @@ class SeenHeads:
         if len(self._seen) >= _MOST_HEADS:
             del self._seen[next(iter(self._seen))]
         seen = self._seen[around] = SeenHead(before, after, request)
-        return seen if seen.match(data) is not None else None
+        return seen
 
 
 def _around_length(data: bytes) -> tuple[bytes, bytes] | None:

@@ -58,9 +58,6 @@ class Gaps:
 
     def add(self, gap: float) -> None:
         """Count one gap, in seconds."""
-        if self.above < gap <= self.up_to:
-            self.alike += 1
-            return
         counts = self.counts
         bounds = self._bounds
         bucket = self._bucket = bisect_left(bounds, gap)

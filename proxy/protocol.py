@@ -368,13 +368,13 @@ class ProxyProtocol(HttpToolsProtocol):
             return
         self._idle_since = None
         at_once, active = self._at_once, self._active
-        at_rest = (
-            at_once is not None
-            and self._head_bytes is None
-            and (active is None or (active is self.cycle and active.over))
-            and not self.flow.write_paused
-        )
-        if at_rest and at_once is not None:
+        if (
+            self._head_bytes is not None
+            or (active is not None and not (active is self.cycle and active.over))
+            or self.flow.write_paused
+        ):
+            at_once = None  # this is not where a request begins whose turn it is
+        if at_once is not None:
             seen = self._last_head
             found = seen.match(data) if seen is not None else None
             if found is None and (seen := at_once.heads.find(data)) is not None:
@@ -407,7 +407,7 @@ class ProxyProtocol(HttpToolsProtocol):
                     self._refuse(headers_too_large(self.max_header_bytes))
         arrived, self._arrived = self._arrived, None
         if arrived is not None:
-            if at_rest and at_once is not None and malformed is None:
+            if at_once is not None and malformed is None:
                 self._last_head = at_once.heads.keep(data, arrived.request)
             self._carry(arrived)
         if malformed is not None:

@@ -6,7 +6,7 @@ Knows neither JSON nor Prometheus: what the bytes mean is for the `Observation` 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any, Protocol
 
@@ -134,22 +134,19 @@ class Carriage:
             received_at, body if wanted else None, request.encoding
         )
         delivery = self._delivery = self._new_delivery(self._settled)
+        failure: Exception | None = None
         try:
-            stream = self._relay.upstream.exchange_at_once(
+            delivery.stream = self._relay.upstream.exchange_at_once(
                 request, body if changed is None else changed, delivery,
                 identity=changed is not None,
             )  # fmt: skip
         except httpx2.LocalProtocolError as error:
-            observation.enter()
-            self._go_on(error)
-            return
-        if stream is None:
-            observation.enter()
-            self._go_on(None)
-            return
-        delivery.stream = stream
+            failure = error
         observation.enter()
-        observation.request_sent(stream.sent_at)
+        if delivery.stream is None:
+            self._go_on(failure)
+            return
+        observation.request_sent(delivery.stream.sent_at)
         self._client.when_left(self._left)
 
     def _left(self) -> None:
@@ -303,7 +300,7 @@ class Carriage:
             return error
         return await done
 
-    def _new_delivery(self, settled: Any) -> Delivery:
+    def _new_delivery(self, settled: Callable[[Exception | None], None]) -> Delivery:
         return Delivery(
             self._client, self._observation, injected=self._changed is not None,
             answers=self._answers, settled=settled,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Sequence
 
 import httpx2
 import msgspec
@@ -22,6 +21,10 @@ logger = logging.getLogger("tokgauge")
 _POLL_TIMEOUT = 5.0
 _FIRST_POLL_TIMEOUT = 1.0
 _ANSWER_LIMIT = 4 * 1024 * 1024
+
+
+class AnswerTooLarge(httpx2.ReadError):
+    """An answer to a question of the proxy's own is larger than such answers are."""
 
 
 class Upstream:
@@ -53,28 +56,6 @@ class Upstream:
             ),
             ssl_context=context,
         )
-
-    def request(
-        self, method: str, target: bytes, headers: Sequence[Header], body: httpx2.AsyncByteStream
-    ) -> httpx2.Request:
-        """A request to the engine: `target` goes below the engine's own path, byte for byte."""
-        return httpx2.Request(
-            method,
-            self._url,
-            headers=headers,
-            stream=body,
-            extensions={"target": self._prefix + target},
-        )
-
-    async def send(self, request: httpx2.Request) -> httpx2.Response:
-        """Send; returns when the head of the answer is there. Raises httpx2's errors."""
-        try:
-            response = await self.transport.handle_async_request(request)
-        except (httpx2.ConnectError, httpx2.ConnectTimeout):
-            self.facts.up = False
-            raise
-        self.answers()
-        return response
 
     async def exchange(
         self, request: ClientRequest, body: bytes | httpx2.AsyncByteStream, listener: Listener, *,
@@ -169,31 +150,58 @@ class Upstream:
 
     async def get(self, target: bytes, timeout: float) -> bytes | None:
         """The body of an answer 200 within `timeout` seconds, None for any other. Never raises."""
-        headers = [(b"host", self.own_host), (b"accept", b"*/*")]
-        if self._key is not None:
-            headers.append((b"authorization", b"Bearer " + self._key.get_secret_value().encode()))
-        request = self.request("GET", target, headers, httpx2.ByteStream(b""))
         try:
-            async with asyncio.timeout(timeout):
-                response = await self.send(request)
-                body = await _read(response, _ANSWER_LIMIT)
+            status, body = await self.ask("GET", target, b"", timeout)
+        except AnswerTooLarge:
+            return None
         except (httpx2.HTTPError, TimeoutError) as error:
             self.facts.up = False
             logger.debug("the engine at %s does not answer: %r", self.address, error)
             return None
-        return body if response.status_code == 200 else None
+        return body if status == 200 else None
+
+    async def ask(
+        self, method: str, target: bytes, body: bytes, timeout: float
+    ) -> tuple[int, bytes]:
+        """Ask something of the proxy's own, with its key: status and body of the answer.
+
+        body: JSON, or nothing. Raises httpx2's errors (AnswerTooLarge above 4 MiB) and, after
+        `timeout` seconds, TimeoutError.
+        """
+        headers = [(b"host", self.own_host), (b"accept", b"*/*")]
+        if body:
+            headers += [
+                (b"content-type", b"application/json"),
+                (b"content-length", b"%d" % len(body)),
+            ]
+        if self._key is not None:
+            headers.append((b"authorization", b"Bearer " + self._key.get_secret_value().encode()))
+        request = httpx2.Request(
+            method,
+            self._url,
+            headers=headers,
+            stream=httpx2.ByteStream(body),
+            extensions={"target": self._prefix + target},
+        )
+        async with asyncio.timeout(timeout):
+            try:
+                response = await self.transport.handle_async_request(request)
+            except (httpx2.ConnectError, httpx2.ConnectTimeout):
+                self.facts.up = False
+                raise
+            self.answers()
+            return response.status_code, await _read(response)
 
 
-async def _read(response: httpx2.Response, limit: int) -> bytes | None:
-    """The body of an answer; None when it is larger than `limit` bytes."""
+async def _read(response: httpx2.Response) -> bytes:
     stream = response.stream
     assert isinstance(stream, httpx2.AsyncByteStream)  # noqa: S101
     body = b""
     try:
         async for piece in stream:
             body += piece
-            if len(body) > limit:
-                return None
+            if len(body) > _ANSWER_LIMIT:
+                raise AnswerTooLarge("the answer is too large")
     finally:
         await stream.aclose()
     return body

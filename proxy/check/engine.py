@@ -45,7 +45,7 @@ async def look_at_engine(settings: Settings) -> EngineSeen:
             Finding("engine", "reachable", "missing", f"upstream_ca_file: {error}")
         )
         return seen
-    asking = Asking(upstream, settings)
+    asking = Asking(upstream)
     try:
         try:
             status, body = await asking.get(b"/v1/models")

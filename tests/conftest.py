@@ -13,6 +13,7 @@ from tests.support.metrics import Scrape, Watch, scrape
 
 if TYPE_CHECKING:
     from proxy.server import BackgroundProxy
+    from proxy.simulator.gpu import SimulatedNvml
 
 MODELS = ("qwen", "gemma")
 
@@ -75,3 +76,14 @@ def new_rig() -> Iterator[Callable[..., Rig]]:
             return Rig(engine, stack.enter_context(start_proxy(upstream=engine.url, **settings)))
 
         yield make
+
+
+@pytest.fixture
+def nvml() -> Iterator["SimulatedNvml"]:
+    """The founding scene's GPU, as pynvml sees it."""
+    from proxy.simulator.gpu import SimulatedNvml, founding_scene
+
+    gpu = SimulatedNvml(founding_scene())
+    gpu.install()
+    yield gpu
+    gpu.uninstall()

@@ -10,7 +10,6 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +35,6 @@ pytestmark = pytest.mark.alone
 MODEL = "Qwen/Qwen2.5-7B-Instruct"
 
 FAST = {"rate_window": 3, "engine_metrics_interval": 0.3, "poll_interval": 0.5, "port": 0}
-
-
-@pytest.fixture
-def nvml() -> Iterator[SimulatedNvml]:
-    gpu = SimulatedNvml(founding_scene())
-    gpu.install()
-    yield gpu
-    gpu.uninstall()
 
 
 def published(proxy: BackgroundProxy, name: str, **labels: str) -> float:

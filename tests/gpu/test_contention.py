@@ -26,14 +26,6 @@ NEIGHBOUR = GpuProcess(200, "python", 2 * GIB, 0.0)
 
 
 @pytest.fixture
-def nvml() -> Iterator[simulated.SimulatedNvml]:
-    library = simulated.SimulatedNvml(simulated.founding_scene())
-    library.install()
-    yield library
-    library.uninstall()
-
-
-@pytest.fixture
 def reader(nvml: simulated.SimulatedNvml) -> Iterator[NvmlReader]:
     reader = NvmlReader(process_names=True)
     yield reader

@@ -21,14 +21,6 @@ KNOWN_ERRORS = sorted(
 
 
 @pytest.fixture
-def nvml() -> Iterator[simulated.SimulatedNvml]:
-    library = simulated.SimulatedNvml(simulated.founding_scene())
-    library.install()
-    yield library
-    library.uninstall()
-
-
-@pytest.fixture
 def reader(nvml: simulated.SimulatedNvml) -> Iterator[NvmlReader]:
     reader = NvmlReader(process_names=True)
     yield reader

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pynvml
@@ -14,14 +14,6 @@ from proxy.gpu.nvml import NvmlReader
 from proxy.gpu.readings import Snapshot
 from proxy.gpu.sampler import GpuSampler
 from proxy.simulator import gpu as simulated
-
-
-@pytest.fixture
-def nvml() -> Iterator[simulated.SimulatedNvml]:
-    library = simulated.SimulatedNvml(simulated.founding_scene())
-    library.install()
-    yield library
-    library.uninstall()
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> None:

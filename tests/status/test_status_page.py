@@ -17,7 +17,7 @@ from proxy.published import Figures, Published
 from proxy.server import BackgroundProxy
 from proxy.settings import Settings
 from proxy.simulator.checkpoint import write_bf16
-from proxy.simulator.gpu import SimulatedNvml, founding_scene
+from proxy.simulator.gpu import SimulatedNvml
 from proxy.simulator.profile import EngineProfile
 from proxy.simulator.server import running_engine
 from proxy.status import PAGE, POLICY
@@ -29,14 +29,6 @@ pytestmark = pytest.mark.alone
 NASTY = "<img src=x onerror=alert(1)>"
 
 FAST = {"rate_window": 15, "engine_metrics_interval": 0.3, "poll_interval": 0.5, "port": 0}
-
-
-@pytest.fixture
-def nvml() -> Iterator[SimulatedNvml]:
-    gpu = SimulatedNvml(founding_scene())
-    gpu.install()
-    yield gpu
-    gpu.uninstall()
 
 
 def live(proxy: BackgroundProxy) -> dict[str, Any]:

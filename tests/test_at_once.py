@@ -531,9 +531,9 @@ def test_a_bug_in_passing_on_cuts_its_own_answer_only(
     begun = other.read_head()
     other.read_body(begun, at_least=len(ROLE + A * 3))
     watch = rig.watch()
-    caplog.set_level(logging.ERROR)
-    # Other tests may have left uvicorn's loggers without a way to the root.
+    # Other tests may have left uvicorn's loggers silent, or without a way to the root.
     logger = logging.getLogger("uvicorn.error")
+    caplog.set_level(logging.ERROR, logger=logger.name)
     logger.addHandler(caplog.handler)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logger, "disabled", False)

@@ -16,8 +16,8 @@ test: .venv/installed-test services
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/mypy grafana
-	.venv/bin/pytest -n 2 --dist loadfile -m "not alone"
-	.venv/bin/pytest -m alone
+	.venv/bin/pytest -n 2 --dist loadfile -m "not timed"
+	.venv/bin/pytest -n 2 --dist loadfile -m timed
 
 # What some tests start by themselves. Without root they are left out, with a message.
 services:

@@ -23,7 +23,7 @@ from proxy.server import BackgroundProxy
 from proxy.settings import Settings
 from tests.support.metrics import scrape
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.timed
 
 MODEL = "Qwen/Qwen2.5-7B-Instruct"
 WEIGHTS, KV, BANDWIDTH = 14.141e9, 57_344.0, 768e9

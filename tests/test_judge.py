@@ -30,7 +30,7 @@ from proxy.simulator.story import story
 from proxy.upstream import Upstream
 from tests.support.metrics import Scrape, scrape, wait_until
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.timed
 
 MODEL = "Qwen/Qwen2.5-7B-Instruct"
 

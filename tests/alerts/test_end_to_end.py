@@ -23,7 +23,7 @@ from tests.alerts.services import Prometheus, Webhook, wait_until
 from tests.alerts.test_rules import documented_queries, rules, run
 from tests.support.programs import program
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.timed
 
 STREAMS = 4
 CONTENDED = "TokgaugeEfficiencyLowContended"

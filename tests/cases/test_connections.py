@@ -298,7 +298,10 @@ def test_case_27_no_retry_on_a_fresh_connection(new_rig: Callable[..., Rig]) -> 
     response = ask(rig.port)
     assert response.status == 502
     check_envelope(response.json())
-    assert len(rig.engine.requests) == 1
+    # It may have looked once more meanwhile, and the request been tried on that connection first.
+    used = {look.connection for look in rig.engine.background}
+    fresh = [request for request in rig.engine.requests if request.connection not in used]
+    assert fresh == rig.engine.requests[-1:]
 
 
 def test_case_27_no_retry_after_a_response_byte(new_rig: Callable[..., Rig]) -> None:

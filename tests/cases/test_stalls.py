@@ -20,7 +20,7 @@ from tests.support.engine import (
 )
 from tests.support.metrics import wait_until
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.timed
 
 STREAMS = 100
 LIMIT = 0.25

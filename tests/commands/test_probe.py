@@ -35,7 +35,7 @@ from tests.support.engine import (
     usage_event,
 )
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.timed
 
 CHAT = "/v1/chat/completions"
 TOKENS = 40

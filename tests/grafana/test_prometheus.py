@@ -11,7 +11,7 @@ from recording import Recording, recording
 
 from tests.support.programs import program
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.timed
 
 BOARDS = dashboards()
 

@@ -15,7 +15,7 @@ from proxy.simulator.scheduler import Generation, Output, Piece, Scheduler, Sequ
 from proxy.simulator.server import running_engine
 from tests.simulator.raw import exchange
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.timed
 
 CHAT = "/v1/chat/completions"
 

@@ -24,7 +24,7 @@ from proxy.status import PAGE, POLICY
 from tests.status.browser import look_at
 from tests.support.metrics import wait_until
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.timed
 
 NASTY = "<img src=x onerror=alert(1)>"
 

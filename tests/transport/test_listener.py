@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import count, pairwise
 from threading import Thread
 from time import monotonic, sleep
 from typing import Any
@@ -312,11 +312,25 @@ def test_no_answer_at_all_is_only_an_end(run: Any, way: str, how: str) -> None:
 @WAYS
 @pytest.mark.parametrize("where", ["head", "first", "third", "after_resume"])
 def test_what_the_listener_raises_ends_its_own_stream_only(run: Any, way: str, where: str) -> None:
+    released = asyncio.Event()
+    turn = count()
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        is_other = next(turn) == 0
+        await reader.readuntil(b"\r\n\r\n")
+        for part in (CHUNKED, *CHUNKS, END):
+            if part is END and is_other:
+                await released.wait()
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(0.03)
+
     async def main() -> None:
-        handler = warmed(answer(CHUNKED, *CHUNKS, END, pause=0.03))
-        async with engine(handler) as here, transport() as to:
+        async with engine(warmed(handler)) as here, transport() as to:
             other = Recorder()
             await start(here, to, "exchange", other)
+            while not other.heads:
+                await asyncio.sleep(0.01)
             got = Recorder()
             wrong = ValueError("full")
 
@@ -344,8 +358,9 @@ def test_what_the_listener_raises_ends_its_own_stream_only(run: Any, way: str, w
             assert other.ends == []
             left = await asyncio.wait_for(here.ended.get(), 1)
             assert left in ("eof", "reset"), "its connection is closed"
+            released.set()
             assert await other.until_ended() is None
-            assert other.reads == PIECES
+            assert other.body == b"".join(PIECES)
 
     run(main())
 

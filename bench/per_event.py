@@ -152,12 +152,14 @@ def _measuring(chunks: list[bytes], *, asks_for_usage: bool) -> float:
 
         def work() -> None:
             at = start
+            counters = [observation.token for observation in observations]
             for index, data in enumerate(chunks):
                 at += _INTERVAL
-                for observation in observations:
-                    if not observation.token(at, data):
+                for number, observation in enumerate(observations):
+                    if not counters[number](at, data):
                         observation.onward(data)
                         observation.chunk(at, data)
+                        counters[number] = observation.token_counter()
                 if not index % 50:
                     rig.tick()
             for observation in observations:

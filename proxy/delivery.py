@@ -32,8 +32,9 @@ class Delivery:
     """
 
     __slots__ = (
-        "_answers", "_client", "_content", "_in_proxy", "_injected", "_observation", "_ready_at",
-        "_refusal", "_refused_head", "_settled", "_write", "begun", "stream", "take",
+        "_answers", "_client", "_content", "_flow", "_in_proxy", "_injected", "_observation",
+        "_pass_on", "_ready_at", "_refusal", "_refused_head", "_settled", "_token", "_write",
+        "begun", "stream", "take",
     )  # fmt: skip
 
     take: Callable[[float, bytes], bool]
@@ -48,6 +49,9 @@ class Delivery:
         self._answers = answers
         self._settled = settled
         self._write = client.write
+        self._token: Callable[[float, bytes], bool] = observation.token
+        self._pass_on: Callable[[bytes], object] = _nowhere
+        self._flow = client.flow
         self._in_proxy = 0.0
         self._ready_at = 0.0
         self._refused_head: ResponseReader | None = None
@@ -83,6 +87,8 @@ class Delivery:
     def stop(self) -> None:
         """Pass nothing more on and leave the engine. May be called at any time, repeatedly."""
         self.take = _drop  # the bound method there refers back to this object
+        self._pass_on = _nowhere
+        self._token = _unknown
         self._observation.passed_on(self._in_proxy)
         self._in_proxy = 0.0
         if self.stream is not None:
@@ -102,6 +108,7 @@ class Delivery:
             self.take = self._take_first
             return True
         self.take = self._take
+        self._pass_on = self._client.chunk_writer() or _nowhere
         observation.answer_begins(status, content)
         return keeps_up or self._wait()
 
@@ -110,10 +117,38 @@ class Delivery:
         onward = self._observation.onward(data)
         # What is cut out of an answer may be all that has come of it.
         keeps_up = self._write(onward) if onward else self._client.release_head()
+        self._pass_on = self._client.chunk_writer() or _nowhere
         self._in_proxy += monotonic() - at
         self._observation.answer_begins(*self._content)
         self._observation.chunk(at, data)
         return keeps_up or self._wait()
+
+    @property
+    def take_chunk(self) -> Callable[[float, bytes, bytes], bool] | None:
+        if self._pass_on is _nowhere:
+            return None
+        self._token = self._observation.token_counter()
+        return self._take_chunk
+
+    def _take_chunk(self, at: float, data: bytes, chunk: bytes) -> bool:
+        # What runs for each token: an instruction more is an instruction that the processor, which
+        # comes from the kernel, has to fetch and to guess the next one of.
+        try:
+            known = self._token(at, data)
+        except Exception as error:  # border: measuring must not harm the traffic
+            self._observation.token_counter_failed(error)
+            known = False
+        if not known:
+            return self._take_other_chunk(at, data)
+        self._pass_on(chunk)
+        self._in_proxy += monotonic() - at
+        return not self._flow.write_paused or self._wait()
+
+    def _take_other_chunk(self, at: float, data: bytes) -> bool:
+        keeps_up = self.take(at, data)
+        if self._pass_on is not _nowhere:
+            self._token = self._observation.token_counter()
+        return keeps_up
 
     def _take(self, at: float, data: bytes) -> bool:
         if self._observation.token(at, data):
@@ -161,3 +196,11 @@ class Delivery:
 
 def _drop(at: float, data: bytes) -> bool:
     return True
+
+
+def _nowhere(chunk: bytes) -> None:
+    """Chunks do not go on as they come."""
+
+
+def _unknown(at: float, data: bytes) -> bool:
+    return False

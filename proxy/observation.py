@@ -274,6 +274,20 @@ class Observation:
             self._fail("chunk", error)
             return False
 
+    def token_counter(self) -> Callable[[float, bytes], bool]:
+        """`token` with as few checks as are needed until another method gets bytes.
+
+        It may raise, unlike all else here: call `token_counter_failed` then.
+        """
+        exchange, hiding = self._exchange, self._filter
+        if exchange is None or (hiding is not None and not hiding.between):
+            return self.token
+        return exchange.token
+
+    def token_counter_failed(self, error: Exception) -> None:
+        """The token counter raised `error`."""
+        self._fail("chunk", error)
+
     def onward(self, data: bytes) -> bytes:
         """What of these bytes of the answer goes to the client now."""
         hiding = self._filter

@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any, Protocol, cast
 
 import httptools
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from proxy.client_request import REQUEST, ClientRequest, SeenHead, SeenHeads
@@ -43,6 +43,7 @@ class Client(Protocol):
 
     request: ClientRequest
     keep_alive: bool
+    flow: FlowControl
 
     def whole_body(self) -> bytes | None:
         """The request's body if all of it is here and nobody has received any of it."""
@@ -67,6 +68,12 @@ class Client(Protocol):
 
     def write(self, body: bytes) -> bool:
         """Send a part of the answer's body, not empty."""
+
+    def chunk_writer(self) -> Callable[[bytes], None] | None:
+        """What writes a part of the body that is framed as one chunk; None if that is not how this
+        answer is framed. Asked for when the head has left; `flow` tells whether the client keeps
+        up.
+        """
 
     def finish(self) -> None:
         """The answer is complete."""
@@ -270,6 +277,11 @@ class Cycle(RequestResponseCycle):
             self._held = b""
         self.transport.write(body)
         return not self.flow.write_paused
+
+    def chunk_writer(self) -> Callable[[bytes], None] | None:
+        if self._framing != b"chunked" or self._held or self.disconnected:
+            return None
+        return self.transport.write
 
     def release_head(self) -> bool:
         head, self._held = self._held, b""

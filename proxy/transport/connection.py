@@ -4,6 +4,7 @@ import asyncio
 import os
 import select
 import socket
+from collections.abc import Callable
 from time import monotonic
 from typing import Protocol, cast
 
@@ -11,7 +12,7 @@ import httpx2
 
 from proxy.transport.errors import transport_error
 from proxy.transport.heads import SeenAnswers
-from proxy.transport.reader import ResponseReader
+from proxy.transport.reader import CHUNKS, ResponseReader
 from proxy.transport.request import RequestHead
 from proxy.transport.stream import EngineStream, Listener
 from proxy.transport.timeouts import Timeouts
@@ -58,6 +59,7 @@ class Connection(asyncio.Protocol):
         "_request_done",
         "_seen_answers",
         "_stream",
+        "_take_chunk",
         "_transport",
         "_upload",
         "established",
@@ -86,6 +88,8 @@ class Connection(asyncio.Protocol):
         self._reader: ResponseReader | None = None
         self._next_reader: ResponseReader | None = None
         self._stream: EngineStream | None = None
+        self._take_chunk: Callable[[float, bytes, bytes], bool] | None = None
+        """The listener's, while a whole chunk may go there without a look by the parser."""
         self._upload: asyncio.Task[None] | None = None
         self._gate: asyncio.Future[None] | None = None
         self._paused_at = 0.0
@@ -205,6 +209,7 @@ class Connection(asyncio.Protocol):
     # The stream's side
 
     def pause_reading(self) -> None:
+        self._take_chunk = None
         if not self.transport.is_closing():
             self.transport.pause_reading()
 
@@ -217,6 +222,7 @@ class Connection(asyncio.Protocol):
         if self._discarded:
             return
         self._discarded = True
+        self._take_chunk = None
         self._stop_upload()
         for reader in (self._reader, self._next_reader):
             if reader is not None:
@@ -242,6 +248,23 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         now = monotonic()
+        take_chunk = self._take_chunk
+        if take_chunk is not None:
+            line, size = CHUNKS[len(data)]
+            body = data.removeprefix(line).removesuffix(b"\r\n")
+            if len(body) == size:
+                # The parser would be after this chunk where it is now: no need to tell it.
+                self._last_read = now
+                try:
+                    if not take_chunk(now, body, data) and self._stream is not None:
+                        self._stream.pause()
+                except Exception as error:  # border: a listener's fault ends its own stream only
+                    if self._stream is not None:
+                        self._stream.break_off(error)
+                return
+        self._read(now, data)
+
+    def _read(self, now: float, data: bytes) -> None:
         reader, stream = self._reader, self._stream
         if reader is None or stream is None:
             self.discard()
@@ -251,15 +274,10 @@ class Connection(asyncio.Protocol):
         if reader.news:
             self._react(reader, stream, now, body)
         elif body:
-            listener = stream.flows_to
-            if listener is None:
-                stream.push(now, body)
-            else:
-                try:  # as `push` does, without its frame for every event
-                    if not listener.take(now, body):
-                        stream.pause()
-                except Exception as error:  # border: a listener's fault ends its own stream only
-                    stream.break_off(error)
+            stream.push(now, body)
+        if self._stream is stream:
+            listener = stream.flows_to if reader.between_chunks else None
+            self._take_chunk = listener.take_chunk if listener is not None else None
         if len(data) >= _LARGE_READ:
             self._give_way()
 
@@ -332,7 +350,7 @@ class Connection(asyncio.Protocol):
             self.discard()
             return
         reader.release()
-        self._reader = self._stream = None
+        self._reader = self._stream = self._take_chunk = None
         if stream.paused:
             transport.resume_reading()
         self._next_reader = self._new_reader(head_request=False)  # now, not when it is needed

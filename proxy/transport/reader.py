@@ -5,11 +5,27 @@ to HEAD, interim (1xx) responses, bodies that end with the connection, and limit
 that is not body.
 """
 
+from collections.abc import Mapping
+
 import httptools
 
 from proxy.transport.heads import RawHeaders, SeenAnswer, SeenAnswers
 
 _CHUNKED_HEAD = b"HTTP/1.1 200\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+class _Chunks(dict[int, tuple[bytes, int]]):
+    def __missing__(self, length: int) -> tuple[bytes, int]:
+        return b"", -1
+
+
+CHUNKS: Mapping[int, tuple[bytes, int]] = _Chunks(
+    (len(line) + size + 2, (line, size)) for size in range(1, 1024) for line in [b"%x\r\n" % size]
+)
+"""By the length of a chunk with its framing: its size line and its size; -1 when there is none that
+long, or none as small as an event.
+"""
+
 _VERSIONS = {"1.1": b"HTTP/1.1", "1.0": b"HTTP/1.0"}
 
 
@@ -29,6 +45,8 @@ class ResponseReader:
     begun: the final response's first byte has come (interim responses do not count).
     keep_alive: the response lets the connection live on (RFC 9112, 9.3).
     seen, values: what is known of its head, when the same has come before, and what varies in it.
+    between_chunks: the bytes so far end where a chunk ends, and another one follows. Known after
+        the end of an event only; False may mean anything.
     until_eof: the body ends where the connection ends (RFC 9112, 6.3, rule 8).
     """
 
@@ -43,6 +61,7 @@ class ResponseReader:
         "_pieces",
         "_seen_answers",
         "begun",
+        "between_chunks",
         "complete",
         "fault",
         "head_done",
@@ -82,6 +101,7 @@ class ResponseReader:
         self.surplus = False
         self.keep_alive = False
         self.until_eof = False
+        self.between_chunks = False
         self.fault: str | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._parse = self._parser.feed_data
@@ -128,6 +148,13 @@ class ResponseReader:
                 self.surplus = self.news = True
             elif self.fault is None:
                 self._refuse(f"malformed response: {error}")
+        body = self._take_pieces(data)
+        # A line break after the body's last is none of the body's, so it ends the chunk: no
+        # other place in the framing has a line break before this one.
+        self.between_chunks = body.endswith(b"\n\n") and data.endswith(b"\n\n\r\n")
+        return body
+
+    def _take_pieces(self, data: bytes) -> bytes:
         pieces = self._pieces
         if len(pieces) == 1 and not self._head_request:
             self._bare = 0

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
 import httpx2
@@ -36,6 +36,12 @@ class Listener(Protocol):
 
     def take(self, at: float, data: bytes) -> bool:
         """The body bytes of one read, not empty, and when they came off the socket."""
+
+    @property
+    def take_chunk(self) -> Callable[[float, bytes, bytes], bool] | None:
+        """`take` for a read that was exactly one chunk of the transfer coding, which is the last
+        argument; None while it is all the same. Looked up after a call of `take`.
+        """
 
     def ended(self, error: Exception | None) -> None:
         """The response is complete (None), or broke off, or did not come at all."""

@@ -49,8 +49,6 @@ They are few enough to stay in the processor's cache."""
 _KNOWN_TEXT = 32
 _MOST_KNOWN = 1024
 
-_LONGEST_TEXT = EVENT_LIMIT - _LARGEST
-
 RETRY_AFTER = 16
 """Most token events between two attempts to learn: a stream that varies costs little more."""
 
@@ -71,9 +69,9 @@ class Template:
         """Whether `chunk`, which begins where an event may begin, is exactly one such event."""
         # Cheaper than startswith, endswith and a slice.
         text = chunk.removeprefix(self._before).removesuffix(self._after)
-        return len(chunk) - len(text) == self._around and (
-            (0 < len(text) < _LONGEST_TEXT and not text.lstrip(_PLAIN)) or self._allows(text)
-        )
+        if len(text) + self._around == len(chunk) <= EVENT_LIMIT:
+            return bool(text and not text.lstrip(_PLAIN)) or self._allows(text)
+        return False
 
     def _allows(self, text: bytes) -> bool:
         """Whether a text that is not plain is one all the same."""
@@ -81,7 +79,7 @@ class Template:
             return True
         if not text:
             return self._may_be_empty
-        if len(text) >= _LONGEST_TEXT or _is_text(text.lstrip(_PLAIN)) is None:
+        if _is_text(text.lstrip(_PLAIN)) is None:
             return False
         if len(text) <= _KNOWN_TEXT:
             if len(_known_texts) >= _MOST_KNOWN:

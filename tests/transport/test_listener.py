@@ -15,8 +15,8 @@ from proxy.transport import EngineStream, EngineTransport, ResponseReader
 from tests.transport.support import Engine, Handler, answer, engine, reset, transport
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-PIECES = [b"%d\n" % number for number in range(6)]
-CHUNKS = [b"2\r\n%b\r\n" % piece for piece in PIECES]
+PIECES = [b"%d\n\n" % number for number in range(6)]
+CHUNKS = [b"3\r\n%b\r\n" % piece for piece in PIECES]
 END = b"0\r\n\r\n"
 REQUEST = b"GET / HTTP/1.1\r\nHost: engine\r\n\r\n"
 WARM = b"GET /warm HTTP/1.1\r\n"
@@ -29,6 +29,7 @@ class Recorder:
     def __init__(self) -> None:
         self.heads: list[tuple[int, bool]] = []
         self.reads: list[bytes] = []
+        self.chunks = 0
         self.delays: list[float] = []
         self.times: list[float] = []
         self.ends: list[Exception | None] = []
@@ -55,6 +56,11 @@ class Recorder:
         self.delays.append(now - at)
         self.at_take()
         return self.ready()
+
+    def take_chunk(self, at: float, data: bytes, chunk: bytes) -> bool:
+        assert chunk == b"%x\r\n%b\r\n" % (len(data), data)
+        self.chunks += 1
+        return self.take(at, data)
 
     def ended(self, error: Exception | None) -> None:
         self.calls_after_end += bool(self.ends)

@@ -11,7 +11,7 @@ from time import monotonic
 from proxy.observation import Observation
 from proxy.onward import begin_answer, content_of
 from proxy.protocol import Client
-from proxy.transport import EngineStream, ResponseReader
+from proxy.transport import EngineStream, Passage, ResponseReader
 
 _REFUSAL_LIMIT = 64 * 1024
 """Bytes of an error answer that are enough to see what it is about."""
@@ -32,9 +32,8 @@ class Delivery:
     """
 
     __slots__ = (
-        "_answers", "_client", "_content", "_flow", "_in_proxy", "_injected", "_observation",
-        "_pass_on", "_ready_at", "_refusal", "_refused_head", "_settled", "_token", "_write",
-        "begun", "stream", "take",
+        "_answers", "_client", "_content", "_in_proxy", "_injected", "_observation", "_pass_on",
+        "_ready_at", "_refusal", "_refused_head", "_settled", "_write", "begun", "stream", "take",
     )  # fmt: skip
 
     take: Callable[[float, bytes], bool]
@@ -49,9 +48,7 @@ class Delivery:
         self._answers = answers
         self._settled = settled
         self._write = client.write
-        self._token: Callable[[float, bytes], bool] = observation.token
-        self._pass_on: Callable[[bytes], object] = _nowhere
-        self._flow = client.flow
+        self._pass_on: Callable[[bytes], object] | None = None
         self._in_proxy = 0.0
         self._ready_at = 0.0
         self._refused_head: ResponseReader | None = None
@@ -87,12 +84,14 @@ class Delivery:
     def stop(self) -> None:
         """Pass nothing more on and leave the engine. May be called at any time, repeatedly."""
         self.take = _drop  # the bound method there refers back to this object
-        self._pass_on = _nowhere
-        self._token = _unknown
+        self._pass_on = None
+        stream = self.stream
+        if stream is not None:
+            stream.close()
+            self._in_proxy += stream.in_passage
+            stream.in_passage = 0.0
         self._observation.passed_on(self._in_proxy)
         self._in_proxy = 0.0
-        if self.stream is not None:
-            self.stream.close()
 
     def _begin(self, head: ResponseReader, *, body_follows: bool) -> bool:
         observation = self._observation
@@ -108,7 +107,7 @@ class Delivery:
             self.take = self._take_first
             return True
         self.take = self._take
-        self._pass_on = self._client.chunk_writer() or _nowhere
+        self._pass_on = self._client.chunk_writer(self._client_is_full)
         observation.answer_begins(status, content)
         return keeps_up or self._wait()
 
@@ -117,40 +116,23 @@ class Delivery:
         onward = self._observation.onward(data)
         # What is cut out of an answer may be all that has come of it.
         keeps_up = self._write(onward) if onward else self._client.release_head()
-        self._pass_on = self._client.chunk_writer() or _nowhere
+        self._pass_on = self._client.chunk_writer(self._client_is_full)
         self._in_proxy += monotonic() - at
         self._observation.answer_begins(*self._content)
         self._observation.chunk(at, data)
         return keeps_up or self._wait()
 
-    @property
-    def take_chunk(self) -> Callable[[float, bytes, bytes], bool] | None:
-        if self._pass_on is _nowhere:
-            return None
-        self._token = self._observation.token_counter()
-        return self._take_chunk
+    def passage(self) -> Passage | None:
+        pass_on = self._pass_on
+        return (self._observation.token_counter(), pass_on) if pass_on is not None else None
 
-    def _take_chunk(self, at: float, data: bytes, chunk: bytes) -> bool:
-        # What runs for each token: an instruction more is an instruction that the processor, which
-        # comes from the kernel, has to fetch and to guess the next one of. As locals, because
-        # calling a slot's value through `self` takes a look at the class each time.
-        token, pass_on = self._token, self._pass_on
-        try:
-            known = token(at, data)
-        except Exception as error:  # border: measuring must not harm the traffic
-            self._observation.token_counter_failed(error)
-            known = False
-        if not known:
-            return self._take_other_chunk(at, data)
-        pass_on(chunk)
-        self._in_proxy += monotonic() - at
-        return not self._flow.write_paused or self._wait()
+    def passage_failed(self, error: Exception) -> None:
+        self._observation.token_counter_failed(error)
 
-    def _take_other_chunk(self, at: float, data: bytes) -> bool:
-        keeps_up = self.take(at, data)
-        if self._pass_on is not _nowhere:
-            self._token = self._observation.token_counter()
-        return keeps_up
+    def _client_is_full(self) -> None:
+        if self.stream is not None:
+            self._wait()
+            self.stream.pause()
 
     def _take(self, at: float, data: bytes) -> bool:
         if self._observation.token(at, data):
@@ -198,11 +180,3 @@ class Delivery:
 
 def _drop(at: float, data: bytes) -> bool:
     return True
-
-
-def _nowhere(chunk: bytes) -> None:
-    """Chunks do not go on as they come."""
-
-
-def _unknown(at: float, data: bytes) -> bool:
-    return False

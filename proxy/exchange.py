@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from proxy.measurement import Measurement, Outcome, TokenSource
 from proxy.wire.answer import OUTPUT, AnswerReader
@@ -41,29 +41,31 @@ _NOT_CARRIED = ("upstream_unreachable", "timeout", "rejected")
 
 
 class Gaps:
-    """Gaps between token events as counts per histogram bucket, so that each costs no lock.
+    """Gaps between token events as counts per histogram bucket, so that each costs no lock."""
 
-    A gap most likely belongs where the last one did: whoever finds it above `above` and not above
-    `up_to` counts it in `alike`; any other goes to `add`.
-    """
-
-    __slots__ = ("_bounds", "_bucket", "_counts", "above", "alike", "up_to")
+    __slots__ = ("_bounds", "_counts")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
-        self._bucket = 0
         self._counts: list[int] | None = None
-        self.above = self.up_to = -1.0
-        self.alike = 0
 
-    def add(self, gap: float) -> None:
-        """Count one gap, in seconds."""
-        counts = self.counts
-        bounds = self._bounds
-        bucket = self._bucket = bisect_left(bounds, gap)
-        counts[bucket] += 1
-        self.above = bounds[bucket - 1] if bucket else -1.0
-        self.up_to = bounds[bucket] if bucket < len(bounds) else math.inf
+    def add(self, last: float, times: Sequence[float]) -> None:
+        """Count the gaps between `last` and `times`, all in seconds, one after the other."""
+        counts, bounds = self.counts, self._bounds
+        above = up_to = -1.0
+        bucket = alike = 0
+        for at in times:
+            gap = at - last
+            last = at
+            if above < gap <= up_to:  # most likely it belongs where the last one did
+                alike += 1
+                continue
+            counts[bucket] += alike
+            alike = 1
+            bucket = bisect_left(bounds, gap)
+            above = bounds[bucket - 1] if bucket else -1.0
+            up_to = bounds[bucket] if bucket < len(bounds) else math.inf
+        counts[bucket] += alike
 
     @property
     def counts(self) -> list[int]:
@@ -72,8 +74,6 @@ class Gaps:
         """
         if self._counts is None:
             self._counts = [0] * (len(self._bounds) + 1)
-        self._counts[self._bucket] += self.alike
-        self.alike = 0
         return self._counts
 
     def take(self) -> list[int]:
@@ -87,12 +87,12 @@ class Exchange:
     """One request and its answer as they happen."""
 
     __slots__ = (
-        "_body", "_body_limit", "_decoder", "_ended_at", "_events",
-        "_first_output_at", "_first_token_at", "_in_proxy", "_last_byte_at", "_last_token_at",
+        "_body", "_body_limit", "_counted", "_counted_up_to", "_decoder", "_ended_at", "_events",
+        "_first_output_at", "_first_token_at", "_in_proxy", "_last_byte_at",
         "_learn_at", "_learned", "_received_at", "_sent_at", "_taken_up_to",
         "_template", "_together", "_unread", "alone",
         "asked", "gaps", "id", "method", "opened_at", "reader", "reported_events",
-        "request_bytes", "retried", "route", "status", "stream", "token_events",
+        "request_bytes", "retried", "route", "status", "stream",
     )  # fmt: skip
 
     def __init__(
@@ -112,7 +112,8 @@ class Exchange:
         self.stream = False
         self.reader: AnswerReader | None = None
         self.gaps = Gaps(gap_bounds)
-        self.token_events = 0
+        self._counted = 0
+        self._counted_up_to: float | None = None
         self.reported_events = 0
         """Token events that the live counter already holds (kept by whoever reports them)."""
         self._body_limit = observed_body_bytes
@@ -120,7 +121,6 @@ class Exchange:
         self._sent_at: float | None = None
         self._first_token_at: float | None = None
         self._first_output_at: float | None = None
-        self._last_token_at: float | None = None
         self._last_byte_at: float | None = None
         self._ended_at: float | None = None
         self._together = 0  # token events that came in one read with an earlier one
@@ -146,6 +146,27 @@ class Exchange:
     def first_token_at(self) -> float | None:
         """When the first token event arrived."""
         return self._first_token_at
+
+    @property
+    def token_events(self) -> int:
+        """Token events so far."""
+        self._count()
+        return self._counted
+
+    @property
+    def _last_token_at(self) -> float | None:
+        self._count()
+        return self._counted_up_to
+
+    def _count(self) -> None:
+        """Count the token events that the template has noted: many at once cost half."""
+        learned, last = self._learned, self._counted_up_to
+        if learned is None or last is None or not learned.times:
+            return
+        times, learned.times = learned.times, []
+        self.gaps.add(last, times)
+        self._counted += len(times)
+        self._counted_up_to = times[-1]
 
     @property
     def arrivals(self) -> int:
@@ -251,17 +272,11 @@ class Exchange:
 
         False: nothing has been counted; it takes `chunk` to read them.
         """
-        template, last = self._template, self._last_token_at
-        if template is None or last is None or not template.matches(data):
-            return False
-        gaps = self.gaps
-        if gaps.above < at - last <= gaps.up_to:
-            gaps.alike += 1
-        else:
-            gaps.add(at - last)
-        self._last_token_at = at
-        self.token_events += 1
-        return True
+        return self._template is not None and self._template.token(at, data)
+
+    def token_counter(self) -> Callable[[float, bytes], bool]:
+        """What `token` does, until `chunk` is called."""
+        return self._template.token if self._template is not None else self.token
 
     def chunk(self, at: float, data: bytes) -> None:
         """Any bytes of the answer that arrived at `at`."""
@@ -306,15 +321,15 @@ class Exchange:
             if not marks:
                 continue
             arrived = True
-            if self._last_token_at is None:
+            if self._counted_up_to is None:
                 self._first_token_at = at
             else:
-                self.gaps.add(at - self._last_token_at)
-            self._last_token_at = at
+                self.gaps.add(self._counted_up_to, (at,))
+            self._counted_up_to = at
             if marks & OUTPUT and self._first_output_at is None:
                 self._first_output_at = at
         if arrived:
-            self.token_events = reader.token_events
+            self._counted = reader.token_events
             self._together += self.token_events - before - 1
         return arrived
 

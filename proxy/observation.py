@@ -282,7 +282,7 @@ class Observation:
         exchange, hiding = self._exchange, self._filter
         if exchange is None or (hiding is not None and not hiding.between):
             return self.token
-        return exchange.token
+        return exchange.token_counter()
 
     def token_counter_failed(self, error: Exception) -> None:
         """The token counter raised `error`."""

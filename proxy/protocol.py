@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any, Protocol, cast
 
 import httptools
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from proxy.client_request import REQUEST, ClientRequest, SeenHead, SeenHeads
@@ -43,7 +43,6 @@ class Client(Protocol):
 
     request: ClientRequest
     keep_alive: bool
-    flow: FlowControl
 
     def whole_body(self) -> bytes | None:
         """The request's body if all of it is here and nobody has received any of it."""
@@ -69,10 +68,11 @@ class Client(Protocol):
     def write(self, body: bytes) -> bool:
         """Send a part of the answer's body, not empty."""
 
-    def chunk_writer(self) -> Callable[[bytes], None] | None:
-        """What writes a part of the body that is framed as one chunk; None if that is not how this
-        answer is framed. Asked for when the head has left; `flow` tells whether the client keeps
-        up.
+    def chunk_writer(self, full: Callable[[], None]) -> Callable[[bytes], None] | None:
+        """What writes a part of the body that is framed as one chunk, when the head has left.
+
+        None if that is not how this answer is framed. full: called whenever the client does not
+        keep up any longer.
         """
 
     def finish(self) -> None:
@@ -122,6 +122,7 @@ class Cycle(RequestResponseCycle):
     _held = b""
     """The answer's head, until its first bytes of body come or the event loop turns."""
 
+    _on_full: Callable[[], None] | None = None
     _on_left: Callable[[], None] | None = None
     _on_ready: Callable[[], None] | None = None
     _message_event: asyncio.Event | None = None
@@ -183,7 +184,7 @@ class Cycle(RequestResponseCycle):
         if not self.response_complete and not self.disconnected:
             self._cut()
         self.on_response = _nothing
-        self._on_left = self._on_ready = None
+        self._on_left = self._on_ready = self._on_full = None
 
     def _cut(self) -> None:
         """End an unfinished answer so that the client can tell that it is not complete."""
@@ -278,10 +279,16 @@ class Cycle(RequestResponseCycle):
         self.transport.write(body)
         return not self.flow.write_paused
 
-    def chunk_writer(self) -> Callable[[bytes], None] | None:
+    def chunk_writer(self, full: Callable[[], None]) -> Callable[[bytes], None] | None:
         if self._framing != b"chunked" or self._held or self.disconnected:
             return None
+        self._on_full = full
         return self.transport.write
+
+    def full(self) -> None:
+        """The client does not keep up any longer."""
+        if self._on_full is not None:
+            self._on_full()
 
     def release_head(self) -> bool:
         head, self._held = self._held, b""
@@ -290,6 +297,7 @@ class Cycle(RequestResponseCycle):
         return not self.flow.write_paused
 
     def finish(self) -> None:
+        self._on_full = None  # the engine has nothing left to wait with
         if self.disconnected:
             return
         end = self._held + b"0\r\n\r\n" if self._framing == b"chunked" else self._held
@@ -353,6 +361,11 @@ class ProxyProtocol(HttpToolsProtocol):
         self._last_head: SeenHead | None = None
         # None for an application that is only ASGI.
         self._at_once = cast(AtOnce, self.app) if hasattr(self.app, "carry_at_once") else None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._active is not None:
+            self._active.full()
 
     def resume_writing(self) -> None:
         super().resume_writing()

@@ -4,7 +4,7 @@ from proxy.transport.connection import INLINE_BODY
 from proxy.transport.engine import EngineTransport, TransportStats, origin_of
 from proxy.transport.errors import died_idle
 from proxy.transport.reader import ResponseReader
-from proxy.transport.stream import EngineStream, Listener
+from proxy.transport.stream import EngineStream, Listener, Passage
 from proxy.transport.timeouts import Timeouts
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "EngineStream",
     "EngineTransport",
     "Listener",
+    "Passage",
     "ResponseReader",
     "Timeouts",
     "TransportStats",

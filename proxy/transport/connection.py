@@ -49,17 +49,19 @@ class Connection(asyncio.Protocol):
         "_fd",
         "_gate",
         "_header_limit",
+        "_in_passage",
+        "_knows",
         "_last_read",
         "_loop",
         "_next_reader",
         "_owner",
+        "_pass_on",
         "_paused_at",
         "_poller",
         "_reader",
         "_request_done",
         "_seen_answers",
         "_stream",
-        "_take_chunk",
         "_transport",
         "_upload",
         "established",
@@ -88,8 +90,10 @@ class Connection(asyncio.Protocol):
         self._reader: ResponseReader | None = None
         self._next_reader: ResponseReader | None = None
         self._stream: EngineStream | None = None
-        self._take_chunk: Callable[[float, bytes, bytes], bool] | None = None
-        """The listener's, while a whole chunk may go there without a look by the parser."""
+        self._knows: Callable[[float, bytes], bool] | None = None
+        """With `_pass_on` the listener's passage, while the parser stands between two chunks."""
+        self._pass_on: Callable[[bytes], object] = _nowhere
+        self._in_passage = 0.0
         self._upload: asyncio.Task[None] | None = None
         self._gate: asyncio.Future[None] | None = None
         self._paused_at = 0.0
@@ -209,7 +213,7 @@ class Connection(asyncio.Protocol):
     # The stream's side
 
     def pause_reading(self) -> None:
-        self._take_chunk = None
+        self._close_passage()
         if not self.transport.is_closing():
             self.transport.pause_reading()
 
@@ -222,7 +226,7 @@ class Connection(asyncio.Protocol):
         if self._discarded:
             return
         self._discarded = True
-        self._take_chunk = None
+        self._close_passage()
         self._stop_upload()
         for reader in (self._reader, self._next_reader):
             if reader is not None:
@@ -248,21 +252,60 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         now = monotonic()
-        take_chunk = self._take_chunk
-        if take_chunk is not None:
-            line, size = CHUNKS[len(data)]
+        knows = self._knows
+        if knows is not None and (length := len(data)) < len(CHUNKS):
+            line, size = CHUNKS[length]
             body = data.removeprefix(line).removesuffix(b"\r\n")
             if len(body) == size:
                 # The parser would be after this chunk where it is now: no need to tell it.
                 self._last_read = now
                 try:
-                    if not take_chunk(now, body, data) and self._stream is not None:
-                        self._stream.pause()
-                except Exception as error:  # border: a listener's fault ends its own stream only
-                    if self._stream is not None:
-                        self._stream.break_off(error)
+                    known = knows(now, body)
+                except Exception as error:  # border: the listener's fault changes no byte
+                    self._passage_failed(error)
+                    known = False
+                if not known:
+                    self._push(now, body)
+                    return
+                pass_on = self._pass_on
+                try:
+                    pass_on(data)
+                except Exception as error:  # border: as in `EngineStream.push`
+                    self._break_off(error)
+                self._in_passage += monotonic() - now
                 return
         self._read(now, data)
+
+    def _push(self, now: float, body: bytes) -> None:
+        """Give the listener the body of a chunk that may not pass it by."""
+        stream = self._stream
+        if stream is not None:
+            stream.push(now, body)
+        if self._stream is stream:
+            self._find_passage()
+
+    def _find_passage(self) -> None:
+        stream = self._stream
+        passage = stream.passage() if stream is not None else None
+        if passage is not None:
+            self._knows, self._pass_on = passage
+        else:
+            self._knows = None
+
+    def _close_passage(self) -> None:
+        self._knows = None
+        self._pass_on = _nowhere
+        if self._stream is not None:
+            self._stream.in_passage += self._in_passage
+        self._in_passage = 0.0
+
+    def _break_off(self, error: Exception) -> None:
+        if self._stream is not None:
+            self._stream.break_off(error)
+
+    def _passage_failed(self, error: Exception) -> None:
+        if self._stream is not None:
+            self._stream.passage_failed(error)
 
     def _read(self, now: float, data: bytes) -> None:
         reader, stream = self._reader, self._stream
@@ -275,9 +318,10 @@ class Connection(asyncio.Protocol):
             self._react(reader, stream, now, body)
         elif body:
             stream.push(now, body)
-        if self._stream is stream:
-            listener = stream.flows_to if reader.between_chunks else None
-            self._take_chunk = listener.take_chunk if listener is not None else None
+        if self._stream is stream and reader.between_chunks:
+            self._find_passage()
+        else:
+            self._knows = None
         if len(data) >= _LARGE_READ:
             self._give_way()
 
@@ -345,12 +389,13 @@ class Connection(asyncio.Protocol):
             and not transport.is_closing()
             and transport.get_write_buffer_size() == 0
         )
+        self._close_passage()
         stream.finish()
         if not reusable:
             self.discard()
             return
         reader.release()
-        self._reader = self._stream = self._take_chunk = None
+        self._reader = self._stream = None
         if stream.paused:
             transport.resume_reading()
         self._next_reader = self._new_reader(head_request=False)  # now, not when it is needed
@@ -444,3 +489,7 @@ class Connection(asyncio.Protocol):
             raise httpx2.LocalProtocolError("request body shorter than its Content-Length")
         if self._gate is not None:
             await self._gate
+
+
+def _nowhere(chunk: bytes) -> None:
+    """No chunk passes."""

@@ -5,8 +5,6 @@ to HEAD, interim (1xx) responses, bodies that end with the connection, and limit
 that is not body.
 """
 
-from collections.abc import Mapping
-
 import httptools
 
 from proxy.transport.heads import RawHeaders, SeenAnswer, SeenAnswers
@@ -14,16 +12,18 @@ from proxy.transport.heads import RawHeaders, SeenAnswer, SeenAnswers
 _CHUNKED_HEAD = b"HTTP/1.1 200\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
-class _Chunks(dict[int, tuple[bytes, int]]):
-    def __missing__(self, length: int) -> tuple[bytes, int]:
-        return b"", -1
+def _chunk_framing(length: int) -> tuple[bytes, int]:
+    for digits in (1, 2, 3):
+        size = length - digits - len(b"\r\n" * 2)
+        line = b"%x\r\n" % max(size, 0)
+        if size > 0 and len(line) == digits + 2:
+            return line, size
+    return b"", -1
 
 
-CHUNKS: Mapping[int, tuple[bytes, int]] = _Chunks(
-    (len(line) + size + 2, (line, size)) for size in range(1, 1024) for line in [b"%x\r\n" % size]
-)
-"""By the length of a chunk with its framing: its size line and its size; -1 when there is none that
-long, or none as small as an event.
+CHUNKS = tuple(_chunk_framing(length) for length in range(1024))
+"""By the length of a chunk with its framing: its size line and its size; -1 if none is that long.
+Events are not longer.
 """
 
 _VERSIONS = {"1.1": b"HTTP/1.1", "1.0": b"HTTP/1.0"}

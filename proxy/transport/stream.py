@@ -14,6 +14,13 @@ _ENTRY = 128
 """Bytes that one queued read costs besides its body, so that tiny reads are bounded too."""
 
 
+Passage = tuple[Callable[[float, bytes], bool], Callable[[bytes], object]]
+"""What is given a chunk's body, as `Listener.take` is, and tells whether `take` need not have it;
+and what then is given the whole chunk instead. What runs for every event, as short as can be:
+after the kernel nothing of it is in the processor's caches.
+"""
+
+
 class Source(Protocol):
     """The connection that feeds a stream."""
 
@@ -37,11 +44,14 @@ class Listener(Protocol):
     def take(self, at: float, data: bytes) -> bool:
         """The body bytes of one read, not empty, and when they came off the socket."""
 
-    @property
-    def take_chunk(self) -> Callable[[float, bytes, bytes], bool] | None:
-        """`take` for a read that was exactly one chunk of the transfer coding, which is the last
-        argument; None while it is all the same. Looked up after a call of `take`.
+    def passage(self) -> Passage | None:
+        """How reads of exactly one chunk of the transfer coding may pass `take` by.
+
+        Asked for after each `take`, good until the next one or until the stream is paused or ends.
         """
+
+    def passage_failed(self, error: Exception) -> None:
+        """The first function of the passage raised `error`."""
 
     def ended(self, error: Exception | None) -> None:
         """The response is complete (None), or broke off, or did not come at all."""
@@ -56,6 +66,7 @@ class EngineStream(httpx2.AsyncByteStream):
     in the end, however the stream ended.
 
     flows_to: the listener for as long as it is ready for more, else None.
+    in_passage: seconds that reads took which passed the listener by.
     arrived_at: time.monotonic() when the bytes last returned came off the socket.
     sent_at: time.monotonic() when the request was handed to the socket; None until then.
     """
@@ -75,6 +86,7 @@ class EngineStream(httpx2.AsyncByteStream):
         "_waiter",
         "arrived_at",
         "flows_to",
+        "in_passage",
         "sent_at",
     )
 
@@ -95,6 +107,7 @@ class EngineStream(httpx2.AsyncByteStream):
         self._closed = False
         self._error: Exception | None = None
         self.arrived_at = 0.0
+        self.in_passage = 0.0
         self.sent_at: float | None = None
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -256,6 +269,16 @@ class EngineStream(httpx2.AsyncByteStream):
         elif self._body is None:  # else the listener is not ready for what comes before the end
             self._listener = self.flows_to = None
             listener.ended(self._error)
+
+    def passage(self) -> Passage | None:
+        """The listener's, while it is ready for more."""
+        listener = self.flows_to
+        return listener.passage() if listener is not None else None
+
+    def passage_failed(self, error: Exception) -> None:
+        """To be told to the listener."""
+        if self._listener is not None:
+            self._listener.passage_failed(error)
 
     @property
     def error(self) -> Exception | None:

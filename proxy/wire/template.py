@@ -40,6 +40,9 @@ _PLAIN = bytes(dict.fromkeys(b" etaoinsrhldcumfpgwybvk,." + bytes(range(0x20, 0x
 _BEFORE = re.compile(rb"data: [^\r\n\\]+")
 _AFTER = re.compile(rb'"[^\r\n]*(?:\n\n|\r\n\r\n)')
 
+_MOST_TIMES = 1024
+"""Events after which they have to be counted although nobody has asked yet."""
+
 _LARGEST = 4096
 """Bytes of an event beyond which it is not worth keeping what surrounds its text."""
 
@@ -54,9 +57,12 @@ RETRY_AFTER = 16
 
 
 class Template:
-    """The bytes around the text of a token event of choice 0 that says nothing else."""
+    """The bytes around the text of a token event of choice 0 that says nothing else.
 
-    __slots__ = ("_after", "_around", "_before", "_may_be_empty")
+    It also keeps when such events came, so that what runs for each needs no other object.
+    """
+
+    __slots__ = ("_after", "_around", "_before", "_may_be_empty", "times")
 
     def __init__(self, before: bytes, after: bytes, *, may_be_empty: bool) -> None:
         """may_be_empty: an event without text carries a token, too (a part of a character)."""
@@ -64,14 +70,25 @@ class Template:
         self._after = after
         self._around = len(before) + len(after)
         self._may_be_empty = may_be_empty
+        self.times: list[float] = []
+        """When events came (seconds); whoever counts them empties it."""
 
-    def matches(self, chunk: bytes) -> bool:
-        """Whether `chunk`, which begins where an event may begin, is exactly one such event."""
+    def token(self, at: float, chunk: bytes) -> bool:
+        """Note an event at `at`, if `chunk`, which begins where one may begin, is exactly one.
+
+        False: it is not, or the events so far have to be counted first.
+        """
         # Cheaper than startswith, endswith and a slice.
         text = chunk.removeprefix(self._before).removesuffix(self._after)
-        if len(text) + self._around == len(chunk) <= EVENT_LIMIT:
-            return bool(text and not text.lstrip(_PLAIN)) or self._allows(text)
-        return False
+        if len(text) + self._around != len(chunk):
+            return False
+        if (not text or text.lstrip(_PLAIN)) and not self._allows(text):
+            return False
+        times = self.times
+        if len(times) >= _MOST_TIMES or len(chunk) > EVENT_LIMIT:
+            return False
+        times.append(at)
+        return True
 
     def _allows(self, text: bytes) -> bool:
         """Whether a text that is not plain is one all the same."""

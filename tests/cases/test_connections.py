@@ -294,11 +294,10 @@ def test_case_27_no_retry_on_a_fresh_connection(new_rig: Callable[..., Rig]) -> 
     # The proxy's own look at the model list has left a connection that would be reused.
     wait_until(lambda: bool(rig.engine.background), what="the model list was read")
     rig.engine.drop_connections()
-    wait_until(lambda: not rig.engine.open_connections, what="no connection is left")
     response = ask(rig.port)
     assert response.status == 502
     check_envelope(response.json())
-    # It may have looked once more meanwhile, and the request been tried on that connection first.
+    # It may be tried first on a connection of such a look: that one, or one of a second look.
     used = {look.connection for look in rig.engine.background}
     fresh = [request for request in rig.engine.requests if request.connection not in used]
     assert fresh == rig.engine.requests[-1:]

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from proxy.transport import EngineStream, EngineTransport, ResponseReader
+from proxy.transport import EngineStream, EngineTransport, Passage, ResponseReader
 from tests.transport.support import Engine, Handler, answer, engine, reset, transport
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -29,7 +29,8 @@ class Recorder:
     def __init__(self) -> None:
         self.heads: list[tuple[int, bool]] = []
         self.reads: list[bytes] = []
-        self.chunks = 0
+        self.asked = 0
+        self._passing = (0.0, b"")
         self.delays: list[float] = []
         self.times: list[float] = []
         self.ends: list[Exception | None] = []
@@ -57,10 +58,26 @@ class Recorder:
         self.at_take()
         return self.ready()
 
-    def take_chunk(self, at: float, data: bytes, chunk: bytes) -> bool:
+    def passage(self) -> Passage | None:
+        """Every second whole chunk passes."""
+        return self._knows, self._pass
+
+    def passage_failed(self, error: Exception) -> None:
+        raise NotImplementedError
+
+    def _knows(self, at: float, data: bytes) -> bool:
+        self.asked += 1
+        if self.asked % 2:
+            return False
+        self._passing = (at, data)
+        return True
+
+    def _pass(self, chunk: bytes) -> None:
+        at, data = self._passing
         assert chunk == b"%x\r\n%b\r\n" % (len(data), data)
-        self.chunks += 1
-        return self.take(at, data)
+        if not self.take(at, data):
+            assert self.stream is not None
+            self.stream.pause()
 
     def ended(self, error: Exception | None) -> None:
         self.calls_after_end += bool(self.ends)

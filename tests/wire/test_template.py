@@ -182,7 +182,7 @@ def test_what_matches_is_one_token(make_reader: type[AnswerReader], text: bytes)
     learned = template.learn(before + b"x" + after, make_reader)
     assert learned is not None
     chunk = before + text + after
-    if learned.matches(chunk):
+    if learned.token(0.0, chunk):
         reader = make_reader()
         found = EventReader().feed(chunk)
         assert len(found) == 1
@@ -196,7 +196,7 @@ def test_what_matches_is_one_token(make_reader: type[AnswerReader], text: bytes)
 def test_usual_texts_are_recognised(text: bytes) -> None:
     learned = template.learn(PLAIN, ChatReader)
     assert learned is not None
-    assert learned.matches(text_event(text))
+    assert learned.token(0.0, text_event(text))
 
 
 TEACHES = [0, 2, 3, 4, 5, 7, 9, 12, 22]
@@ -229,3 +229,33 @@ def test_most_events_of_real_streams_are_recognised(name: str, route: str) -> No
             exchange.chunk(float(at), data)
     assert exchange.token_events > 4
     assert recognised >= exchange.token_events - 3
+
+
+@pytest.mark.parametrize("looks", [1, 7, 10_000])
+def test_all_are_counted_however_seldom_somebody_looks(looks: int) -> None:
+    exchange = begun("chat_completions")
+    at, times, gaps = 0.0, [], [0, 0, 0, 0]
+    recognised = 0
+    for number in range(5_000):
+        at += (1.0, 2.0, 5.0, 2000.0)[number * number % 7 % 4]
+        times.append(at)
+        if exchange.token_counter()(at, text_event(b"x")):
+            recognised += 1
+        else:
+            exchange.chunk(at, text_event(b"x"))
+        if number % looks == looks - 1:
+            assert exchange.token_events == number + 1
+            assert exchange.decode_span(at) == (times[0], at)
+            gaps = [a + b for a, b in zip(gaps, exchange.take_gaps()[0], strict=True)]
+    assert recognised > 4_900
+    assert exchange.token_events == 5_000
+    assert exchange.is_stalled(at + 2, 1.0)
+    assert not exchange.is_stalled(at + 2, 3.0)
+    gaps = [a + b for a, b in zip(gaps, exchange.take_gaps()[0], strict=True)]
+    found = [b - a for a, b in pairwise(times)]
+    assert gaps == [
+        sum(gap <= 1.5 for gap in found),
+        sum(1.5 < gap <= 2.5 for gap in found),
+        sum(2.5 < gap <= 1000 for gap in found),
+        sum(gap > 1000 for gap in found),
+    ]

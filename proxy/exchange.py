@@ -15,7 +15,7 @@ from proxy.wire.answer import OUTPUT, AnswerReader
 from proxy.wire.encoding import Decoder, UndecodableError, decoder_for
 from proxy.wire.request import Asked
 from proxy.wire.routes import READERS
-from proxy.wire.sse import EventReader
+from proxy.wire.sse import EVENT_LIMIT, EventReader
 from proxy.wire.template import RETRY_AFTER, Template, learn
 from proxy.wire.usage import Usage
 
@@ -272,10 +272,11 @@ class Exchange:
 
         False: nothing has been counted; it takes `chunk` to read them.
         """
-        return self._template is not None and self._template.token(at, data)
+        template = self._template
+        return template is not None and len(data) <= EVENT_LIMIT and template.token(at, data)
 
     def token_counter(self) -> Callable[[float, bytes], bool]:
-        """What `token` does, until `chunk` is called."""
+        """What `token` does, until `chunk` is called, for no more than `EVENT_LIMIT` bytes."""
         return self._template.token if self._template is not None else self.token
 
     def chunk(self, at: float, data: bytes) -> None:

@@ -275,7 +275,7 @@ class Observation:
             return False
 
     def token_counter(self) -> Callable[[float, bytes], bool]:
-        """`token` with as few checks as are needed until another method gets bytes.
+        """`token` with as few checks as a short event needs, until another method gets bytes.
 
         It may raise, unlike all else here: call `token_counter_failed` then.
         """

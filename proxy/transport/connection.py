@@ -20,6 +20,8 @@ from proxy.transport.timeouts import Timeouts
 INLINE_BODY = 64 * 1024
 """Bodies in memory up to this size leave with the head, in one write and without a task."""
 
+_LONGEST_CHUNK = len(CHUNKS)
+
 _LARGE_READ = 64 * 1024
 """After a read of this size it is the other connections' turn: libuv would read up to 32 of them
 from one socket before it looks at the next."""
@@ -253,7 +255,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         now = monotonic()
         knows = self._knows
-        if knows is not None and (length := len(data)) < len(CHUNKS):
+        if knows is not None and (length := len(data)) < _LONGEST_CHUNK:
             line, size = CHUNKS[length]
             body = data.removeprefix(line).removesuffix(b"\r\n")
             if len(body) == size:

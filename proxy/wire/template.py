@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 
 from proxy.wire.answer import AnswerReader
-from proxy.wire.sse import EVENT_LIMIT, EventReader
+from proxy.wire.sse import EventReader
 
 _TEXT_BEGINS = re.compile(rb'"(?:content|text|reasoning|reasoning_content)": ?"')
 
@@ -76,7 +76,8 @@ class Template:
     def token(self, at: float, chunk: bytes) -> bool:
         """Note an event at `at`, if `chunk`, which begins where one may begin, is exactly one.
 
-        False: it is not, or the events so far have to be counted first.
+        False: it is not, or the events so far have to be counted first. A chunk is not longer than
+        `EVENT_LIMIT`.
         """
         # Cheaper than startswith, endswith and a slice.
         text = chunk.removeprefix(self._before).removesuffix(self._after)
@@ -85,7 +86,7 @@ class Template:
         if (not text or text.lstrip(_PLAIN)) and not self._allows(text):
             return False
         times = self.times
-        if len(times) >= _MOST_TIMES or len(chunk) > EVENT_LIMIT:
+        if len(times) >= _MOST_TIMES:
             return False
         times.append(at)
         return True

@@ -127,22 +127,22 @@ class SeenHead:
 
     def match(self, data: bytes) -> tuple[ClientRequest, bytes] | None:
         """The request and its body when `data` is exactly one request with this head."""
-        if not data.startswith(self._before):
+        # Cheaper than startswith, which has its arguments unpacked.
+        rest = data.removeprefix(self._before)
+        if len(rest) + len(self._before) != len(data):
             return None
-        end = len(self._before)
-        length = 0
-        if self._has_length:
-            stop = data.find(b"\r", end, end + _LENGTH_DIGITS)
-            digits = data[end:stop]
-            if stop < 0 or not digits.isdigit() or not data.startswith(self._after, stop):
-                return None
-            if digits.startswith(b"0") and len(digits) > 1:
-                return None  # the length goes on as it was written: `007` is for the parser
-            length = int(digits)
-            end = stop + len(self._after)
-        if len(data) != end + length:
+        if not self._has_length:
+            return None if rest else (self._request.of_length(0), rest)
+        stop = rest.find(b"\r", 0, _LENGTH_DIGITS)
+        digits, after = rest[:stop], rest[stop:]
+        body = after.removeprefix(self._after)
+        if stop < 0 or not digits.isdigit() or len(body) + len(self._after) != len(after):
             return None
-        return self._request.of_length(length), data[end:]
+        length = int(digits)
+        # The length goes on as it was written: `007` is for the parser.
+        if len(body) != length or (digits[0] == 0x30 and stop > 1):
+            return None
+        return self._request.of_length(length), body
 
 
 class SeenHeads:

@@ -56,6 +56,7 @@ class ResponseReader:
         "_headers",
         "_interim",
         "_limit",
+        "_owed",
         "_parse",
         "_parser",
         "_pieces",
@@ -88,6 +89,8 @@ class ResponseReader:
         self._limit = limit
         self._bare = 0
         self._interim = False
+        self._owed = b""
+        """What the parser has not been told yet and has to be told first."""
         self._pieces: list[bytes] = []
         self.on_body = self._pieces.append  # C calls C: no Python frame per piece of body
         self._headers: RawHeaders = []
@@ -132,12 +135,31 @@ class ResponseReader:
         self.keep_alive = seen.keep_alive
         # The parser still has to know how the body is framed.
         if seen.chunked:
-            return self.feed(_CHUNKED_HEAD + data[end:])
+            self._owed = _CHUNKED_HEAD
+            return self._feed_after_head(data[end:])
         length = self.values[seen.length_at]
         return self.feed(b"HTTP/1.1 200\r\ncontent-length: %b\r\n\r\n%b" % (length, data[end:]))
 
+    def _feed_after_head(self, data: bytes) -> bytes:
+        """`feed` for what follows a head that has been seen.
+
+        If that is nothing, or one event in one chunk, the parser waits: the event leaves earlier.
+        """
+        if not data:
+            self.between_chunks = True
+            return data
+        if len(data) < len(CHUNKS):
+            line, size = CHUNKS[len(data)]
+            body = data.removeprefix(line).removesuffix(b"\r\n")
+            if len(body) == size:
+                self.between_chunks = True
+                return body
+        return self.feed(data)
+
     def feed(self, data: bytes) -> bytes:
         """Read `data`; return the body bytes in it, joined (empty when there are none)."""
+        if self._owed:
+            data, self._owed = self._owed + data, b""
         parse = self._parse  # as a local: calling a slot's value through `self` is slower
         try:
             parse(data)

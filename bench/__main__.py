@@ -115,7 +115,7 @@ class Run:
             Part("idle", 20, lambda _: bench.idle(started)),
             Part("paced", 320, lambda _: bench.paced(started)),
             Part("requests", 105, lambda _: bench.requests(started)),
-            Part("latency", 120, lambda _: bench.latency(started)),
+            Part("latency", 190, lambda _: bench.latency(started)),
         ]
         if self._plan.half_capacity:
             parts.append(Part("half capacity", 160, lambda _: bench.half_capacity(started)))

@@ -51,10 +51,10 @@ class Plan:
     """How long and how often."""
 
     rounds: int
-    paced_rounds: int
-    """More and shorter ones than of other stages: most goals are ratios of its figures, and what
-    else runs on the machine shall hit all candidates alike."""
-    paced_seconds: float
+    short_rounds: int
+    """Of the stages with whose figures the goals are reckoned: more and shorter ones, so that what
+    else runs on the machine hits all candidates alike."""
+    short_seconds: float
     seconds: float
     ttft_requests: int
     memory_streams: tuple[int, ...]
@@ -66,13 +66,13 @@ class Plan:
 
 
 FULL = Plan(
-    rounds=3, paced_rounds=7, paced_seconds=1.5, seconds=2.5, ttft_requests=200,
+    rounds=3, short_rounds=7, short_seconds=1.5, seconds=2.5, ttft_requests=200,
     memory_streams=MEMORY_STREAMS, growth_requests=200_000, half_capacity=True, scrape_seconds=6.0,
     limit_seconds=1_440.0,
 )  # fmt: skip
 
 QUICK = Plan(
-    rounds=2, paced_rounds=4, paced_seconds=1.5, seconds=1.0, ttft_requests=100,
+    rounds=2, short_rounds=4, short_seconds=1.5, seconds=1.0, ttft_requests=100,
     memory_streams=(1_000,), growth_requests=20_000, half_capacity=False, scrape_seconds=0.0,
     limit_seconds=300.0,
 )  # fmt: skip
@@ -122,7 +122,7 @@ class Bench:
         """CPU time of an event at a pace that each candidate can keep."""
         for candidate in candidates:
             self._streams[candidate.name] = await self._sustained(candidate)
-        for turn, candidate in self._turns(candidates, self._plan.paced_rounds):
+        for turn, candidate in self._turns(candidates, self._plan.short_rounds):
             # Without a proxy there is no CPU time to measure, only the load to check.
             if candidate.child is not None or turn == 0:
                 for mode in ("step", "staggered"):
@@ -162,11 +162,11 @@ class Bench:
     async def latency(self, candidates: Sequence[Candidate]) -> None:
         """Time to first event and delay of events with a single stream at a time."""
         base: dict[str, float] = {}
-        for _, candidate in self._turns(candidates):
+        for _, candidate in self._turns(candidates, self._plan.short_rounds):
             with self._annulling(candidate, *(f"low_{kind}" for kind in _DELAYS)):
                 times = await self._first_events(candidate, self._plan.ttft_requests)
                 await self._mode(interval=INTERVAL / 4, slots=1, events=0)
-                seen = await self._watch(candidate, 1, self._plan.seconds, timed=True)
+                seen = await self._watch(candidate, 1, self._plan.short_seconds, timed=True)
                 self._add_delays(candidate, "low", times, seen, base)
 
     async def half_capacity(self, candidates: Sequence[Candidate]) -> None:
@@ -318,7 +318,7 @@ class Bench:
         cpu_key, reads_key = f"{mode}_cpu_us", f"{mode}_reads_per_event"
         await self._mode(interval=INTERVAL, slots=1 if mode == "step" else streams, events=0)
         with self._annulling(candidate, cpu_key):
-            seen = await self._watch(candidate, streams, self._plan.paced_seconds)
+            seen = await self._watch(candidate, streams, self._plan.short_seconds)
             expected = streams * seen.seconds / INTERVAL
             if seen.events < _LEAST * expected:
                 raise load.LoadError(f"{seen.events} of {expected:.0f} events came")

@@ -127,7 +127,7 @@ class ResponseReader:
             if self.head_done and self.status == 200 and not self.until_eof:
                 heads.keep(data, self.headers, self.reason, keep_alive=self.keep_alive)
             return body
-        seen, self.values, end = found
+        seen, self.values, rest = found
         self.seen = seen
         self.begun = self.head_done = self.news = True
         self.status = 200
@@ -136,9 +136,9 @@ class ResponseReader:
         # The parser still has to know how the body is framed.
         if seen.chunked:
             self._owed = _CHUNKED_HEAD
-            return self._feed_after_head(data[end:])
+            return self._feed_after_head(rest)
         length = self.values[seen.length_at]
-        return self.feed(b"HTTP/1.1 200\r\ncontent-length: %b\r\n\r\n%b" % (length, data[end:]))
+        return self.feed(b"HTTP/1.1 200\r\ncontent-length: %b\r\n\r\n%b" % (length, rest))
 
     def _feed_after_head(self, data: bytes) -> bytes:
         """`feed` for what follows a head that has been seen.

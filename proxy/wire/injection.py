@@ -16,6 +16,7 @@ from proxy.wire.answer import UNREADABLE
 from proxy.wire.request import Asked
 
 _WISH = b'{"include_usage":true}'
+_WISH_FIRST = b'{"stream_options":' + _WISH + b","
 _STRUCTURE = re.compile(rb'["{}\[\],]')
 _VALUE_END = re.compile(rb"[\s,}\]]")
 _SPACE = b" \t\r\n"
@@ -33,15 +34,13 @@ def inject(body: bytes, asked: Asked) -> bytes | None:
         return None
     # `find`, because `in` costs twice as much with bytes.
     if body.find(b'"stream_options"') < 0 and body.count(b'"stream"') == 1:
-        brace = body.find(b"{") + 1
-        return body[:brace] + b'"stream_options":' + _WISH + b"," + body[brace:]
+        return body.replace(b"{", _WISH_FIRST, 1)
     spans = _top_level_values(body)
     if spans is None or len(spans.get(b"stream", ())) != 1:
         return None
     options = spans.get(b"stream_options", [])
     if not options:
-        brace = body.find(b"{") + 1
-        return body[:brace] + b'"stream_options":' + _WISH + b"," + body[brace:]
+        return body.replace(b"{", _WISH_FIRST, 1)
     if len(options) != 1:
         return None
     start, end = options[0]

@@ -9,6 +9,7 @@ import msgspec
 Outcome = Literal[
     "ok", "client_closed", "upstream_error", "stream_error", "upstream_incomplete",
     "upstream_stalled", "upstream_unreachable", "timeout", "rejected", "proxy_shutdown",
+    "proxy_error",
 ]  # fmt: skip
 
 TokenSource = Literal["usage", "events"]

@@ -181,7 +181,8 @@ class Metrics:
             "Exchanges that ended. outcome: ok; client_closed; upstream_error (status >= 400); "
             "stream_error (error event in a 200); upstream_incomplete (cut before its end); "
             "upstream_stalled (silent for stream_idle_timeout); upstream_unreachable; timeout; "
-            "rejected (by the proxy's limits); proxy_shutdown (cut at the drain limit).",
+            "rejected (by the proxy's limits); proxy_shutdown (cut at the drain limit); "
+            "proxy_error (cut by a bug of the proxy, which is in its log).",
             "model", "route", "stream", "outcome", "code",
         )  # fmt: skip
         self.requests_in_flight = gauge(

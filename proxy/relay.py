@@ -82,9 +82,12 @@ class Relay:
         self, work: Awaitable[Outcome], observation: Observation, send: Send
     ) -> None:
         """Wait for how an exchange ends, and say so."""
-        outcome: Outcome = "proxy_shutdown"
+        outcome: Outcome = "proxy_error"  # unless it is known better
         try:
             outcome = await work
+        except asyncio.CancelledError:
+            outcome = "proxy_shutdown"
+            raise
         except ClientLeft:
             outcome = "client_closed"
         except _Refused as refused:

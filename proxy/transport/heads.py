@@ -14,6 +14,8 @@ _USUAL_DATE = re.compile(rb"\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT").fullmat
 _LENGTH = b"content-length"
 _LENGTH_DIGITS = 15
 _LONGEST = 4096
+_PATIENCE = 32
+"""Heads in a row that were seen for the first time, after which only one in so many is kept."""
 _MOST = 8
 """Kinds of answers that are remembered: streams and bodies of a few routes."""
 
@@ -101,21 +103,33 @@ class SeenAnswer:
 
 
 class SeenAnswers:
-    """The heads that have been parsed before, the latest first."""
+    """The heads that have been parsed before, those that come often first.
+
+    A head with a value of its own, say a request's id, is never seen again: such heads take each
+    other's place, and after some of them only few are still remembered.
+    """
 
     def __init__(self) -> None:
         self._seen: list[SeenAnswer] = []
+        self._misses = 0
 
     def find(self, data: bytes) -> tuple[SeenAnswer, list[bytes], bytes] | None:
         """What is known of the head that `data` begins with: see `SeenAnswer.match`."""
-        for seen in self._seen:
+        for place, seen in enumerate(self._seen):
             matched = seen.match(data)
             if matched is not None:
+                self._misses = 0
+                if place:
+                    self._seen[place] = self._seen[place - 1]
+                    self._seen[place - 1] = seen
                 return seen, *matched
         return None
 
     def keep(self, data: bytes, headers: RawHeaders, reason: bytes, *, keep_alive: bool) -> None:
         """Remember the head of `data`, which the parser took for a 200 with these headers."""
+        self._misses += 1
+        if self._misses > _PATIENCE and self._misses % _PATIENCE:
+            return
         end = data.find(b"\r\n\r\n", 0, _LONGEST) + 4
         if end < 4 or not data.startswith(b"HTTP/1.1 200 "):
             return
@@ -123,4 +137,5 @@ class SeenAnswers:
             seen = SeenAnswer(data[:end], headers, reason, keep_alive=keep_alive)
         except ValueError:
             return
-        self._seen = [seen, *self._seen[: _MOST - 1]]
+        del self._seen[_MOST - 1 :]
+        self._seen.append(seen)

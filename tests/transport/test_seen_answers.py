@@ -234,6 +234,32 @@ def test_few_answers_are_kept() -> None:
     assert len(seen._seen) == 8
 
 
+@pytest.mark.parametrize("usual_in_between", [True, False])
+def test_heads_that_never_come_again_drive_out_no_others(usual_in_between: bool) -> None:
+    seen = SeenAnswers()
+    usual = [whole(b"usual", DATE), whole(b"usual", DATE, JSON), STREAM + CHUNK + END]
+    for data in usual * 3:
+        read([data], seen, hides=False)
+    for number in range(200):
+        read([whole(b"hello", DATE, b"x-request-id: %d" % number)], seen, hides=False)
+        if usual_in_between:
+            assert seen.find(usual[number % 3]) is not None
+    assert all(seen.find(data) is not None for data in usual)
+
+
+def test_after_many_heads_that_never_come_again_few_are_kept() -> None:
+    seen = SeenAnswers()
+    kept = set()
+    for number in range(1000):
+        read([whole(b"hello", DATE, b"x-request-id: %d" % number)], seen, hides=False)
+        kept |= set(seen._seen) if number > 100 else set()
+    assert len(kept) < 50
+    usual = whole(b"usual", DATE)
+    for _ in range(40):
+        read([usual], seen, hides=False)
+    assert seen.find(usual) is not None, "what comes again is kept all the same"
+
+
 values = st.sampled_from([b"1", b"2", b"%b", b"100%", b"", b"a, b"]) | st.binary(max_size=4).filter(
     lambda value: not set(value) & {0, 10, 13}
 )

@@ -126,7 +126,12 @@ STREAMS = [name for name in CALLS if "stream" in name or name == "chat_empty_del
 # With two sequences the order of events depends on the engine's steps, not on the proxy.
 UNORDERED = {"completions_stream"}
 # vLLM moves the fingerprint to the usage event; it is moved back when both come in one read.
-FINGERPRINT_MAY_MISS = {"chat_stream", "chat_tools_stream", "chat_empty_deltas", "completions_stream"}
+FINGERPRINT_MAY_MISS = {
+    "chat_stream",
+    "chat_tools_stream",
+    "chat_empty_deltas",
+    "completions_stream",
+}
 
 
 def outcome(client: openai.OpenAI, call: Call) -> Any:

@@ -18,11 +18,11 @@ from prometheus_client import (
     Histogram,
     disable_created_metrics,
 )
-from prometheus_client.multiprocess import MultiProcessCollector
 
 from proxy import __version__
 from proxy.measurement import Measurement
 from proxy.published import Family, Published
+from proxy.workers_figures import WorkersFigures
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -156,7 +156,7 @@ class Metrics:
     ) -> None:
         self.registry = CollectorRegistry()
         if multiprocess_dir is not None:
-            MultiProcessCollector(self.registry, str(multiprocess_dir))  # type: ignore[no-untyped-call]
+            WorkersFigures(self.registry, multiprocess_dir)
         # In multiprocess mode values live in files, and the collector above reads them.
         own = None if multiprocess_dir is not None else self.registry
         shared = multiprocess_dir / "figures" if multiprocess_dir is not None else None

@@ -159,7 +159,7 @@ class Exchange:
         return self._counted_up_to
 
     def _count(self) -> None:
-        """Count the token events that the template has noted: many at once cost half."""
+        """Count the token events that the template has noted."""
         learned, last = self._learned, self._counted_up_to
         if learned is None or last is None or not learned.times:
             return

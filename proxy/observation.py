@@ -277,12 +277,16 @@ class Observation:
     def token_counter(self) -> Callable[[float, bytes], bool]:
         """`token` with as few checks as a short event needs, until another method gets bytes.
 
-        It may raise, unlike all else here: call `token_counter_failed` then.
+        What is returned may raise, unlike all else here: call `token_counter_failed` then.
         """
         exchange, hiding = self._exchange, self._filter
         if exchange is None or (hiding is not None and not hiding.between):
             return self.token
-        return exchange.token_counter()
+        try:
+            return exchange.token_counter()
+        except Exception as error:  # border: measuring must not harm the traffic
+            self._fail("chunk", error)
+            return self.token
 
     def token_counter_failed(self, error: Exception) -> None:
         """The token counter raised `error`."""

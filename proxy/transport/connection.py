@@ -12,15 +12,13 @@ import httpx2
 
 from proxy.transport.errors import transport_error
 from proxy.transport.heads import SeenAnswers
-from proxy.transport.reader import CHUNKS, ResponseReader
+from proxy.transport.reader import ResponseReader, chunk_body
 from proxy.transport.request import RequestHead
 from proxy.transport.stream import EngineStream, Listener
 from proxy.transport.timeouts import Timeouts
 
 INLINE_BODY = 64 * 1024
 """Bodies in memory up to this size leave with the head, in one write and without a task."""
-
-_LONGEST_CHUNK = len(CHUNKS)
 
 _LARGE_READ = 64 * 1024
 """After a read of this size it is the other connections' turn: libuv would read up to 32 of them
@@ -255,40 +253,34 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         now = monotonic()
         knows = self._knows
-        if knows is not None and (length := len(data)) < _LONGEST_CHUNK:
-            line, size = CHUNKS[length]
-            body = data.removeprefix(line).removesuffix(b"\r\n")
-            if len(body) == size:
-                # The parser would be after this chunk where it is now: no need to tell it.
-                self._last_read = now
-                try:
-                    known = knows(now, body)
-                except Exception as error:  # border: the listener's fault changes no byte
-                    self._passage_failed(error)
-                    known = False
-                if not known:
-                    self._push(now, body)
-                    return
-                pass_on = self._pass_on
-                try:
-                    pass_on(data)
-                except Exception as error:  # border: as in `EngineStream.push`
-                    self._break_off(error)
-                self._in_passage += monotonic() - now
-                return
-        self._read(now, data)
+        if knows is None or (body := chunk_body(data)) is None:
+            self._read(now, data)
+            return
+        # The parser would be after this chunk where it is now: no need to tell it.
+        self._last_read = now
+        try:
+            known = knows(now, body)
+        except Exception as error:  # border: the listener's fault changes no byte
+            self._passage_failed(error)
+            known = False
+        if not known:
+            self._push(now, body)
+            return
+        pass_on = self._pass_on
+        try:
+            pass_on(data)
+        except Exception as error:  # border: as in `EngineStream.push`
+            self._break_off(error)
+        self._in_passage += monotonic() - now
 
     def _push(self, now: float, body: bytes) -> None:
         """Give the listener the body of a chunk that may not pass it by."""
-        stream = self._stream
-        if stream is not None:
-            stream.push(now, body)
-        if self._stream is stream:
-            self._find_passage()
+        if self._stream is not None:
+            self._stream.push(now, body)
+        self._find_passage()
 
     def _find_passage(self) -> None:
-        stream = self._stream
-        passage = stream.passage() if stream is not None else None
+        passage = self._stream.passage() if self._stream is not None else None
         if passage is not None:
             self._knows, self._pass_on = passage
         else:

@@ -21,10 +21,21 @@ def _chunk_framing(length: int) -> tuple[bytes, int]:
     return b"", -1
 
 
-CHUNKS = tuple(_chunk_framing(length) for length in range(1024))
+_LONGEST_CHUNK = 1024
+_CHUNKS = tuple(_chunk_framing(length) for length in range(_LONGEST_CHUNK))
 """By the length of a chunk with its framing: its size line and its size; -1 if none is that long.
-Events are not longer.
+Longer ones than these are for the parser.
 """
+
+
+def chunk_body(data: bytes) -> bytes | None:
+    """The body when `data`, which begins where a chunk begins, is exactly one chunk; else None."""
+    if len(data) >= _LONGEST_CHUNK:
+        return None
+    line, size = _CHUNKS[len(data)]
+    body = data.removeprefix(line).removesuffix(b"\r\n")
+    return body if len(body) == size else None
+
 
 _VERSIONS = {"1.1": b"HTTP/1.1", "1.0": b"HTTP/1.0"}
 
@@ -148,13 +159,11 @@ class ResponseReader:
         if not data:
             self.between_chunks = True
             return data
-        if len(data) < len(CHUNKS):
-            line, size = CHUNKS[len(data)]
-            body = data.removeprefix(line).removesuffix(b"\r\n")
-            if len(body) == size:
-                self.between_chunks = True
-                return body
-        return self.feed(data)
+        body = chunk_body(data)
+        if body is None:
+            return self.feed(data)
+        self.between_chunks = True
+        return body
 
     def feed(self, data: bytes) -> bytes:
         """Read `data`; return the body bytes in it, joined (empty when there are none)."""

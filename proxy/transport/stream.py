@@ -273,7 +273,13 @@ class EngineStream(httpx2.AsyncByteStream):
     def passage(self) -> Passage | None:
         """The listener's, while it is ready for more."""
         listener = self.flows_to
-        return listener.passage() if listener is not None else None
+        if listener is None:
+            return None
+        try:
+            return listener.passage()
+        except Exception as error:  # border: as in `answered`
+            self.break_off(error)
+            return None
 
     def passage_failed(self, error: Exception) -> None:
         """To be told to the listener."""

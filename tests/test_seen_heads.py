@@ -399,7 +399,7 @@ def connections(draw: st.DrawFn) -> list[list[bytes]]:
     return made
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=400)
 @given(made=connections())
 def test_any_requests_in_any_cutting_are_read_as_if_nothing_were_remembered(
     made: list[list[bytes]], loop: asyncio.AbstractEventLoop

@@ -22,7 +22,7 @@ from tests.support.metrics import wait_until
 
 pytestmark = pytest.mark.timed
 
-STREAMS = 100
+STREAMS = 300
 LIMIT = 0.25
 """Generous: what is looked for are stalls, as by a lost wake-up or a held-back write, whose length
 is that of a timer; a busy machine holds up for tens of milliseconds."""

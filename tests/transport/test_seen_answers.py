@@ -294,7 +294,7 @@ def cut_answers(draw: st.DrawFn) -> list[list[bytes]]:
     return made
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=600)
 @given(made=cut_answers())
 def test_any_answers_in_any_cutting_are_read_as_if_nothing_were_remembered(
     made: list[list[bytes]],

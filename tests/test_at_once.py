@@ -250,6 +250,37 @@ def test_slow_client_before_a_flood(new_rig: Callable[..., Rig], ways: Ways) -> 
     assert response.body == piece * count
 
 
+def test_slow_client_before_single_tokens(new_rig: Callable[..., Rig], ways: Ways) -> None:
+    rig = new_rig()
+    piece = chat_event("x" * 800)
+    most = 20_000
+    written = 0
+    enough = threading.Event()
+
+    async def tokens(c: Conversation) -> None:
+        nonlocal written
+        await c.send(EVENT_STREAM)
+        while written < most and not enough.is_set():
+            await c.chunk(piece)
+            written += 1
+            await c.pause(0.0005)
+        await c.send(LAST_CHUNK)
+
+    warm(rig, ways)
+    rig.engine.on(CHAT, tokens)
+    with rig.client(receive_buffer=4096) as slow:
+        slow.request("POST", CHAT, [JSON], body_of(asked=True))
+        before = -1
+        while written != before and written < most:
+            before = written
+            time.sleep(1)
+        assert 100 < written < most, "the engine was not made to wait"
+        enough.set()
+        response = slow.read_response()
+    assert response.clean
+    assert response.body == piece * written
+
+
 def test_a_client_that_pipelines_and_does_not_read_is_made_to_wait(rig: Rig, ways: Ways) -> None:
     body = b"x" * 30_000
     warm(rig, ways)

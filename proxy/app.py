@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Awaitable
+from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from proxy.background import attempt, repeat
 from proxy.client_request import SeenHeads
 from proxy.engine import EngineFacts
 from proxy.exchange import Exchange
 from proxy.judge import Judge
-from proxy.live import LiveMeter
+from proxy.live import TICK, LiveMeter
 from proxy.measurement import Measurement
 from proxy.metrics import Metrics
 from proxy.observation import Observer
@@ -24,6 +28,8 @@ from proxy.settings import Settings
 from proxy.telemetry import Telemetry, exporting_provider
 from proxy.upload import Receive
 from proxy.upstream import Upstream
+
+logger = logging.getLogger("tokgauge")
 
 # A scrape renders in a thread; with the default of 5 ms it could hold an event up for as long.
 _SWITCH_INTERVAL = 0.0005
@@ -89,40 +95,44 @@ class App:
     async def _live(self, receive: Receive, send: Send) -> None:
         """ASGI lifespan: what runs beside the requests starts and ends with the server."""
         await receive()
-        try:
-            if self._settings.request_log is not None:
-                self._log = RequestLog(self._settings.request_log)
-            if self._settings.otel:
-                self._telemetry = Telemetry(exporting_provider())
-            upstream = Upstream(self._settings, self._facts)
-        except ImportError:
-            message = "otel is set, but its extra is missing: pip install 'tokgauge[otel]'"
-            await send({"type": "lifespan.startup.failed", "message": message})
-            return
-        except OSError as error:
-            await send({"type": "lifespan.startup.failed", "message": str(error)})
-            return
-        sys.setswitchinterval(_SWITCH_INTERVAL)
-        await upstream.first_poll()
-        self._relay = Relay(upstream, self._observer, self._settings)
-        async with asyncio.TaskGroup() as beside:
-            tasks = [
-                beside.create_task(upstream.poll_forever()),
-                beside.create_task(self._meter.run()),
-                beside.create_task(self._judge.run(upstream)),
-            ]
+        async with AsyncExitStack() as running:
+            try:
+                await self._start(running)
+            except Exception as error:
+                await send({"type": "lifespan.startup.failed", "message": _reason(error)})
+                return
             await send({"type": "lifespan.startup.complete"})
-            await receive()
-            for task in tasks:
-                task.cancel()
-        self._relay.closing = True
-        await upstream.transport.aclose()
-        self._observer.flush()
-        if self._log is not None:
-            await asyncio.to_thread(self._log.close)
-        if self._telemetry is not None:
-            await asyncio.to_thread(self._telemetry.close)
+            with suppress(asyncio.CancelledError):  # a second Ctrl-C: no wait for streams
+                await receive()
         await send({"type": "lifespan.shutdown.complete"})
+
+    async def _start(self, running: AsyncExitStack) -> None:
+        """Start everything; what has to be ended again is left to `running`."""
+        if self._settings.request_log is not None:
+            self._log = RequestLog(self._settings.request_log)
+            running.push_async_callback(asyncio.to_thread, self._log.close)
+        if self._settings.otel:
+            self._telemetry = Telemetry(exporting_provider())
+            running.push_async_callback(asyncio.to_thread, self._telemetry.close)
+        running.callback(self._observer.flush)
+        upstream = Upstream(self._settings, self._facts)
+        running.push_async_callback(upstream.transport.aclose)
+        sys.setswitchinterval(_SWITCH_INTERVAL)
+        await attempt(upstream.first_poll, partial(self._observer.report, "poll"))
+        self._relay = relay = Relay(upstream, self._observer, self._settings)
+        running.callback(setattr, relay, "closing", True)
+        running.callback(self._judge.close)
+        looks = self._settings.engine_metrics_interval
+        for where, turn, pause in (
+            ("poll", upstream.poll_when_it_may, upstream.pause),
+            ("live", self._tick, lambda: TICK),
+            ("judge", partial(self._judge.look, upstream), lambda: looks),
+        ):
+            beside = repeat(turn, pause, partial(self._observer.report, where))
+            running.push_async_callback(_cancel, asyncio.create_task(beside))
+
+    async def _tick(self) -> None:
+        self._meter.tick()
 
     def _refresh(self) -> None:
         self._observer.flush()
@@ -138,3 +148,18 @@ class App:
             self._log.write(done, model)
         if self._telemetry is not None:
             self._telemetry.record(done, model)
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
+
+
+def _reason(error: Exception) -> str:
+    """Why it cannot start, for a person."""
+    if isinstance(error, ImportError):
+        return "otel is set, but its extra is missing: pip install 'tokgauge[otel]'"
+    if isinstance(error, OSError):
+        return str(error)
+    logger.error("tokgauge cannot start", exc_info=error)
+    return f"{type(error).__name__}: {error}"

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+
 import msgspec
 
 from proxy.model.served import ServedModel, served_models
+from proxy.wire.answer import UNREADABLE
+
+logger = logging.getLogger("tokgauge")
 
 OTHER = "other"
 """The label of every model that the engine does not list."""
@@ -16,6 +21,28 @@ PATIENT_ENGINES = ("vllm", "sglang")
 """Engines that answer questions about their models while they generate."""
 
 
+_LONGEST_NAME = 1000
+
+
+def read_models(status: int, body: bytes) -> tuple[tuple[ServedModel, ...] | None, str | None]:
+    """The models that an answer to `GET /v1/models` lists, and what is wrong when it lists none.
+
+    None for the models: the answer tells nothing. Takes long for a long list, so it belongs into a
+    thread. Never raises.
+    """
+    named = "their names can be set with models"
+    if status in (401, 403):
+        return None, f"GET /v1/models wants a key ({status}): set api_key, or {named}"
+    if status != 200:
+        return None, f"GET /v1/models answers {status}: {named}"
+    try:
+        listed = served_models(msgspec.json.decode(body))
+    except UNREADABLE:
+        return None, f"GET /v1/models cannot be read: {named}"
+    cards = tuple(card for card in listed if 0 < len(card.id) <= _LONGEST_NAME)[:MAX_MODELS]
+    return cards, None if cards else f"GET /v1/models lists none: {named}"
+
+
 class EngineFacts:
     """Models, their context lengths, whether the engine is up and whether it refuses injection.
 
@@ -25,17 +52,30 @@ class EngineFacts:
     def __init__(self, models: tuple[str, ...]) -> None:
         self._fixed = models
         self._listed: dict[str, ServedModel] = {}
+        self._models_problem: str | None = None
         self.up: bool | None = None
         self.refuses_injection = False
         self.may_be_asked_while_busy = False
         """Known to answer `GET /v1/models` without disturbing running streams: llama-cpp-python
         cuts a stream for any other request."""
 
-    def learn_models(self, body: bytes) -> None:
-        """Take the body of `GET /v1/models`. Raises `msgspec.MsgspecError` when it is not JSON."""
-        cards = served_models(msgspec.json.decode(body))[:MAX_MODELS]
+    def learn_models(self, cards: tuple[ServedModel, ...]) -> None:
+        """Take what `read_models` has found."""
         self.may_be_asked_while_busy = any(card.owned_by in PATIENT_ENGINES for card in cards)
         self._listed = {card.id: card for card in cards}
+
+    @property
+    def models_problem(self) -> str | None:
+        """Why no model has a name, and what to do; None while all is well or nothing is known."""
+        return self._models_problem
+
+    @models_problem.setter
+    def models_problem(self, problem: str | None) -> None:
+        if self._fixed or problem == self._models_problem:
+            return
+        self._models_problem = problem
+        if problem is not None:
+            logger.warning("%s; until then every model is counted as %s", problem, OTHER)
 
     def label(self, model: str | None) -> str:
         """The model's metric label: its name when the engine lists it, else `other`."""

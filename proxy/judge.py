@@ -108,25 +108,21 @@ class Judge:
         self._sampler: GpuSampler | None = None
         self.verdict: Verdict | None = None
 
-    async def run(self, upstream: Upstream) -> None:
-        """Judge for ever. A failure is reported and ends one look only."""
-        try:
-            while True:
-                try:
-                    if self._is_the_one():
-                        await self._look(upstream)
-                    else:
-                        self._seen()  # not judged here, but it must not pile up
-                        self._learn_from_the_one()
-                        await self._read_model()
-                except Exception as error:  # border: judging must not end while requests run
-                    self._report("judge", error)
-                await asyncio.sleep(self._settings.engine_metrics_interval)
-        finally:
-            if self._sampler is not None:
-                self._sampler.stop(timeout_seconds=0.5)
-            if self._lock is not None:
-                self._lock.close()
+    async def look(self, upstream: Upstream) -> None:
+        """One look at everything, if this process is the one that judges. Raises what fails."""
+        if self._is_the_one():
+            await self._look(upstream)
+        else:
+            self._seen()  # not judged here, but it must not pile up
+            self._learn_from_the_one()
+            await self._read_model()
+
+    def close(self) -> None:
+        """The last look has been taken."""
+        if self._sampler is not None:
+            self._sampler.stop(timeout_seconds=0.5)
+        if self._lock is not None:
+            self._lock.close()
 
     def ended(self, exchange: Exchange, done: Measurement) -> None:
         """An exchange has ended."""
@@ -207,14 +203,14 @@ class Judge:
         own = self._own_sequences()
         # llama-cpp-python, which a question about its models disturbs, has no such page.
         page = await upstream.get(b"/metrics", _METRICS_TIMEOUT)
+        # A request that began or ended while the page was on its way may be on it.
+        own = max(own, self._own_sequences())
         if page is not None:
-            reading = engine_metrics.read(page, monotonic())
+            reading = await asyncio.to_thread(engine_metrics.read, page, monotonic())
             if reading.kind is None:
                 reading = None
             elif reading.kind in PATIENT_ENGINES:
                 self._facts.may_be_asked_while_busy = True
-        # A request that began or ended while the page was on its way may be on it.
-        own = max(own, self._own_sequences())
         self._looks.append(_Look(reading, *self._seen(), own))
         self._forget_old_looks()
         if reading is not None:

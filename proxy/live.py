@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection
 from time import monotonic
 
@@ -100,12 +99,6 @@ class LiveMeter:
         self._windows: dict[str, RateWindow] = {}
         self._per_event: dict[str, TokensPerEvent] = {}
         self._last = monotonic()
-
-    async def run(self) -> None:
-        """Tick for ever."""
-        while True:
-            await asyncio.sleep(TICK)
-            self.tick()
 
     def tick(self) -> None:
         """Bring counters and gauges up to now; also done just before a scrape. Never raises."""

@@ -17,9 +17,7 @@ from starlette.routing import Route
 from proxy import __version__, status
 from proxy.engine import EngineFacts
 from proxy.published import Published, Sample
-
-DRAINING = "draining"
-"""A file of this name in the workers' shared directory says that all of them are shutting down."""
+from proxy.workers import DRAINING
 
 PREFIX = b"/tokgauge"
 

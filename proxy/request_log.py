@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import sys
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +14,13 @@ import msgspec
 from proxy.measurement import Measurement
 
 logger = logging.getLogger("tokgauge")
+
+STANDARD_OUTPUT = Path("-")
+
+_CLOSING = 5.0
+"""Seconds that the end of the process waits for a disk or a reader that takes no more lines."""
+
+_STDOUT = 1
 
 QUEUE_LIMIT = 10_000
 """Lines that may wait for a slow disk; further ones are dropped and their number is logged."""
@@ -27,10 +33,11 @@ class RequestLog:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file: IO[bytes] = (
-            sys.stdout.buffer if str(path) == "-" else path.open("ab", buffering=0)
+        self._owned = path != STANDARD_OUTPUT
+        # Unbuffered: nothing may be left over that the end of the interpreter stumbles upon.
+        self._file: IO[bytes] = open(  # noqa: SIM115 - closed by close()
+            path if self._owned else _STDOUT, "ab", buffering=0, closefd=self._owned
         )
-        self._owned = str(path) != "-"
         self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._dropped = 0
         self._thread = threading.Thread(target=self._write, name="request-log", daemon=True)
@@ -47,13 +54,17 @@ class RequestLog:
         self._lines.put(msgspec.json.encode(line) + b"\n")
 
     def close(self) -> None:
-        """Write what is queued and close the file."""
+        """Write what is queued and close the file. Blocks for some seconds at most."""
         self._lines.put(None)
-        self._thread.join()
-        if self._owned:
+        self._thread.join(_CLOSING)
+        if self._thread.is_alive():
+            self._dropped += self._lines.qsize()
+        elif self._owned:
             self._file.close()
         if self._dropped:
-            logger.warning("the request log lost %d lines: its disk was too slow", self._dropped)
+            logger.warning(
+                "the request log lost %d lines that could not be written in time", self._dropped
+            )
 
     def _write(self) -> None:
         broken = False

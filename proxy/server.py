@@ -8,30 +8,27 @@ import os
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import threading
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Self
 
 import uvicorn
-from prometheus_client.multiprocess import mark_process_dead
 from uvicorn.config import STARTUP_FAILURE
-from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from proxy.app import App
-from proxy.pages import DRAINING
 from proxy.protocol import ProxyProtocol
+from proxy.request_log import STANDARD_OUTPUT
 from proxy.settings import Settings
+from proxy.workers import Workers, end_with_parent
 
 logger = logging.getLogger("tokgauge")
 
 _BACKLOG = 4096
-
-_WORKER_PATIENCE = 60
-"""Seconds for a new worker to begin when SIGHUP renews them: on a busy machine it imports for
-longer than uvicorn's default of 5."""
 
 
 class ProxyServer(uvicorn.Server):
@@ -49,74 +46,15 @@ class ProxyServer(uvicorn.Server):
         self._readiness.draining = True
         # A person at a keyboard does not want to wait for load balancers to notice.
         delay = self._drain_delay if sig == signal.SIGTERM else 0.0
-        self._stop_accepting_at = time.monotonic() + delay
+        at = time.monotonic() + delay
+        # A second signal never makes it later.
+        self._stop_accepting_at = min(at, self._stop_accepting_at or at)
 
     async def on_tick(self, counter: int) -> bool:
         at = self._stop_accepting_at
         if at is not None and time.monotonic() >= at:
             self.should_exit = True
         return await super().on_tick(counter)
-
-
-class _Supervisor(Multiprocess):
-    """uvicorn's supervisor of worker processes, with the same drain."""
-
-    def __init__(
-        self, config: uvicorn.Config, sockets: list[socket.socket], settings: Settings,
-        shared: Path,
-    ) -> None:  # fmt: skip
-        super().__init__(config, sockets)
-        self._drain_delay = settings.drain_delay
-        self._shared = shared
-        self._workers: set[int | None] = set()
-
-    def handle_term(self) -> None:
-        (self._shared / DRAINING).touch()
-        self.should_exit.wait(self._drain_delay)
-        self.should_exit.set()
-
-    def keep_subprocess_alive(self) -> None:
-        """Replace workers that have ended.
-
-        uvicorn also kills those that do not answer a ping in time, which on a busy machine hits
-        workers that still import, over and over; and waiting for an answer holds up signals.
-        """
-        for index, process in enumerate(self.processes):
-            if process.process.is_alive():
-                continue
-            process.kill()  # closes its pipes
-            process.join()
-            if process.exitcode == STARTUP_FAILURE:
-                self.should_exit.set()  # the next one would fail the same way
-                return
-            logger.error("worker %s ended (code %s): replaced", process.pid, process.exitcode)
-            self.processes[index] = Process(self.config, self.sockets)
-            self.processes[index].start()
-        workers = {process.pid for process in self.processes}
-        for gone in self._workers - workers:
-            # Its counters still count; what it had in flight is no more.
-            mark_process_dead(gone, str(self._shared))  # type: ignore[no-untyped-call]
-        self._workers = workers
-
-    def terminate_all(self) -> None:
-        # A socket that only the supervisor holds would take connections which nobody answers.
-        for sock in self.sockets:
-            sock.close()
-        super().terminate_all()
-
-
-class _WorkerApp:
-    """Makes the application inside a worker process."""
-
-    def __init__(self, settings: Settings, directory: Path, admin_port: int | None) -> None:
-        self._settings = settings
-        self._directory = directory
-        self._admin_port = admin_port
-
-    def __call__(self) -> App:
-        _set_up_logging(self._settings.log_level)
-        _spare_the_collector()
-        return App(self._settings, admin_port=self._admin_port, shared=self._directory)
 
 
 class BackgroundProxy:
@@ -149,7 +87,13 @@ class BackgroundProxy:
 
 
 def serve(settings: Settings) -> None:
-    """Run until a signal ends it. Raises OSError when the port cannot be bound."""
+    """Run until a signal ends it. Raises OSError when it cannot begin, SystemExit otherwise."""
+    if settings.request_log == STANDARD_OUTPUT and sys.stdout is None:
+        raise OSError("request_log is -, but standard output is closed")
+    _fill_standard_streams()
+    for number in (signal.SIGTERM, signal.SIGINT):  # until the server takes them over
+        signal.signal(number, lambda *_: sys.exit(0))
+    _ignore_hangups()
     _set_up_logging(settings.log_level)
     sockets = _bind(settings)
     port, admin_port = _ports(sockets)
@@ -158,22 +102,67 @@ def serve(settings: Settings) -> None:
         _in_url(settings.host), port, settings.engine.upstream,
     )  # fmt: skip
     if settings.workers == 1:
-        app = App(settings, admin_port=admin_port)
-        _spare_the_collector()
-        ProxyServer(_config(app, settings), app, settings).run(sockets)
+        _run(settings, sockets, admin_port)
         return
     # A fresh directory for every run: counts of an earlier run or another instance never mix in.
     directory = Path(tempfile.mkdtemp(prefix="tokgauge-metrics-"))
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(directory)
     try:
-        worker = _WorkerApp(settings, directory, admin_port)
-        config = _config(worker, settings, factory=True)
-        supervisor = _Supervisor(config, sockets, settings, directory)
-        supervisor.run()
+        arguments = (settings, sockets, admin_port, directory)
+        code = Workers(settings, sockets, directory, _work, arguments).run()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    if any(process.exitcode == STARTUP_FAILURE for process in supervisor.processes):
-        raise SystemExit(STARTUP_FAILURE)  # the worker has said why
+    if code:
+        raise SystemExit(code)
+
+
+def _work(
+    begun: Connection, settings: Settings, sockets: list[socket.socket], admin_port: int | None,
+    shared: Path,
+) -> None:  # fmt: skip
+    """What a worker process does."""
+    # A session of its own: Ctrl-C reaches the parent only, which passes it on once.
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    begun.close()
+    _ignore_hangups()
+    _set_up_logging(settings.log_level)
+    end_with_parent(shared)
+    _run(settings, sockets, admin_port, shared)
+
+
+def _run(
+    settings: Settings, sockets: list[socket.socket], admin_port: int | None,
+    shared: Path | None = None,
+) -> None:  # fmt: skip
+    """Serve in this process until a signal ends it. Raises SystemExit when it cannot begin."""
+    try:
+        app = App(settings, admin_port=admin_port, shared=shared)
+        server = ProxyServer(_config(app, settings), app, settings)
+    except Exception as error:
+        logger.error("tokgauge cannot start", exc_info=error)
+        raise SystemExit(STARTUP_FAILURE) from error
+    _spare_the_collector()
+    server.run(sockets)
+
+
+def _fill_standard_streams() -> None:
+    """Open what is closed of standard input, output and error.
+
+    Else the next socket gets the free number, and what somebody prints goes to a client.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+
+
+def _ignore_hangups() -> None:
+    """SIGHUP (a closed terminal, a habit of reloading) cuts nobody's answer."""
+
+    def note(number: int, frame: FrameType | None) -> None:
+        logger.warning("SIGHUP is ignored: settings are read at the start only")
+
+    signal.signal(signal.SIGHUP, note)
 
 
 def _spare_the_collector() -> None:
@@ -214,7 +203,7 @@ def _in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _config(app: Any, settings: Settings, **more: Any) -> uvicorn.Config:
+def _config(app: App, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=ProxyProtocol,
@@ -223,8 +212,7 @@ def _config(app: Any, settings: Settings, **more: Any) -> uvicorn.Config:
         h11_max_incomplete_event_size=settings.max_header_bytes,  # ProxyProtocol reads it, too
         loop="uvloop",
         ws="none",
-        workers=settings.workers,
-        timeout_worker_healthcheck=_WORKER_PATIENCE,
+        lifespan="on",  # a failure in there is the end, not a server without its relay
         backlog=_BACKLOG,
         log_config=None,
         access_log=False,
@@ -232,7 +220,6 @@ def _config(app: Any, settings: Settings, **more: Any) -> uvicorn.Config:
         date_header=False,
         timeout_keep_alive=settings.keep_alive_timeout,  # type: ignore[arg-type]
         timeout_graceful_shutdown=settings.drain_timeout,  # type: ignore[arg-type]
-        **more,
     )
 
 

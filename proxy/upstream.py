@@ -7,10 +7,9 @@ import logging
 import ssl
 
 import httpx2
-import msgspec
 
 from proxy.client_request import ClientRequest
-from proxy.engine import EngineFacts
+from proxy.engine import EngineFacts, read_models
 from proxy.headers import Header
 from proxy.settings import Settings
 from proxy.transport import EngineStream, EngineTransport, Listener, Timeouts, origin_of
@@ -28,7 +27,10 @@ class AnswerTooLarge(httpx2.ReadError):
 
 
 class Upstream:
-    """One engine, reached through `EngineTransport`. Belongs to one event loop."""
+    """One engine, reached through `EngineTransport`. Belongs to one event loop.
+
+    Raises OSError when the file with certificates cannot be used.
+    """
 
     def __init__(self, settings: Settings, facts: EngineFacts) -> None:
         engine = settings.engine
@@ -47,7 +49,11 @@ class Upstream:
         if self._url.scheme == "https":
             context = ssl.create_default_context()
             if engine.upstream_ca_file is not None:
-                context.load_verify_locations(engine.upstream_ca_file)
+                try:
+                    context.load_verify_locations(engine.upstream_ca_file)
+                except OSError as error:  # ssl.SSLError is one
+                    where = f"upstream_ca_file {engine.upstream_ca_file}"
+                    raise OSError(f"{where} cannot be used: {error}") from error
         self.transport = EngineTransport(
             timeouts=Timeouts(
                 connect=settings.connect_timeout,
@@ -120,14 +126,15 @@ class Upstream:
             self.facts.refuses_injection = False  # it may have come back as another version
         self.facts.up = True
 
-    async def poll_forever(self) -> None:
-        """Ask for the models now and then. Never raises but for cancellation."""
-        while True:
-            if self.may_ask:
-                await self.poll(_POLL_TIMEOUT)
-            # A model list is soon needed and soon there once the engine is: ask more often.
-            known = self.facts.up
-            await asyncio.sleep(self._interval if known else min(1.0, self._interval))
+    async def poll_when_it_may(self) -> None:
+        """Ask for the models unless that disturbs the engine now."""
+        if self.may_ask:
+            await self.poll(_POLL_TIMEOUT)
+
+    def pause(self) -> float:
+        """Seconds until the next poll."""
+        # A model list is soon needed and soon there once the engine is: ask more often.
+        return self._interval if self.facts.up else min(1.0, self._interval)
 
     async def first_poll(self) -> None:
         """One short try before the first request comes in, so that its model has a name."""
@@ -135,13 +142,13 @@ class Upstream:
 
     async def poll(self, timeout: float) -> None:
         """`GET /v1/models` once, within `timeout` seconds."""
-        body = await self.get(b"/v1/models", timeout)
-        if body is None:
+        asked = await self._asked(b"/v1/models", timeout)
+        if asked is None:
             return
-        try:
-            self.facts.learn_models(body)
-        except msgspec.MsgspecError as error:
-            logger.debug("GET /v1/models of %s cannot be read: %s", self.address, error)
+        cards, problem = await asyncio.to_thread(read_models, *asked)
+        self.facts.models_problem = problem
+        if cards is not None:
+            self.facts.learn_models(cards)
 
     @property
     def may_ask(self) -> bool:
@@ -150,15 +157,19 @@ class Upstream:
 
     async def get(self, target: bytes, timeout: float) -> bytes | None:
         """The body of an answer 200 within `timeout` seconds, None for any other. Never raises."""
+        asked = await self._asked(target, timeout)
+        return asked[1] if asked is not None and asked[0] == 200 else None
+
+    async def _asked(self, target: bytes, timeout: float) -> tuple[int, bytes] | None:
+        """Status and body of an answer within `timeout` seconds, None for none. Never raises."""
         try:
-            status, body = await self.ask("GET", target, b"", timeout)
+            return await self.ask("GET", target, b"", timeout)
         except AnswerTooLarge:
-            return None
+            return 200, b""  # as unreadable as a cut one
         except (httpx2.HTTPError, TimeoutError) as error:
             self.facts.up = False
             logger.debug("the engine at %s does not answer: %r", self.address, error)
             return None
-        return body if status == 200 else None
 
     async def ask(
         self, method: str, target: bytes, body: bytes, timeout: float

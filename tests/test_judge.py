@@ -315,14 +315,15 @@ def test_a_worker_that_does_not_judge_keeps_no_ended_exchanges(tmp_path: Path) -
     ]  # fmt: skip
 
     async def run() -> None:
-        task = asyncio.create_task(judge.run(Upstream(settings, facts)))
-        await asyncio.sleep(0.1)
+        upstream = Upstream(settings, facts)
+        await judge.look(upstream)
         while ended:
             exchange = ended.pop()
             judge.ended(exchange, exchange.end(1.0, "ok", None))
         del exchange
-        await asyncio.sleep(2 * settings.engine_metrics_interval)
-        task.cancel()
+        await judge.look(upstream)
+        judge.close()
+        await upstream.transport.aclose()
 
     with (tmp_path / "judge.lock").open("wb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -339,6 +340,7 @@ def test_a_worker_that_does_not_judge_keeps_no_ended_exchanges(tmp_path: Path) -
         ("judge", "proxy.judge.diagnose"),
         ("gpu", "proxy.judge.NvmlReader.read"),
         ("live", "proxy.live.LiveMeter._tick"),
+        ("poll", "proxy.upstream.read_models"),
     ],
 )
 def test_failures_beside_the_requests_are_counted_and_pass(
@@ -364,9 +366,11 @@ def test_failures_beside_the_requests_are_counted_and_pass(
         counted = published(proxy, "observer_errors_total")
         time.sleep(1.5)
         assert scrape(proxy.port).total("observer_errors_total") == counted, "it has passed"
-    logged = [record.getMessage() for record in caplog.records if record.exc_info]
-    assert len(logged) == 1
-    assert f"measuring failed in {where}" in logged[0]
+    logged = [record for record in caplog.records if record.exc_info]
+    assert logged
+    # A proxy that other tests share may run beside this one, in its own thread.
+    assert len({record.thread for record in logged}) == len(logged)
+    assert all(f"measuring failed in {where}" in record.getMessage() for record in logged)
 
 
 def test_losing_nvml_costs_its_figures_and_nothing_else(

@@ -40,10 +40,8 @@ async def look_at_engine(settings: Settings) -> EngineSeen:
     address = settings.engine.upstream
     try:
         upstream = Upstream(settings, EngineFacts(settings.engine.models))
-    except OSError as error:  # of the file with certificates; ssl.SSLError is one
-        seen.findings.append(
-            Finding("engine", "reachable", "missing", f"upstream_ca_file: {error}")
-        )
+    except OSError as error:  # of the file with certificates
+        seen.findings.append(Finding("engine", "reachable", "missing", str(error)))
         return seen
     asking = Asking(upstream)
     try:

@@ -93,9 +93,9 @@ def status(port: int, path: str) -> int | None:
 
 @contextlib.contextmanager
 def serving(
-    upstream: str, *options: str, ready: bool = True, **variables: str
+    upstream: str, *options: str, ready: bool = True, up: bool = True, **variables: str
 ) -> Iterator[Process]:
-    """`tokgauge serve` before `upstream`; with `ready` once it is."""
+    """`tokgauge serve` before `upstream`; with `ready` once it is, without `up` while it starts."""
     arguments = ["serve", "--upstream", upstream, "--port", "0", "--no-nvml", *options]
     popen = subprocess.Popen(
         [sys.executable, "-c", CODE, *arguments],
@@ -109,7 +109,8 @@ def serving(
         try:
             process.start()
             path = "/tokgauge/readyz" if ready else "/tokgauge/healthz"
-            wait_until(lambda: status(process.port, path) == 200, 60, f"{path} says 200")
+            if up:
+                wait_until(lambda: status(process.port, path) == 200, 60, f"{path} says 200")
             yield process
         finally:
             if popen.poll() is None:

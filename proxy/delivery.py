@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import monotonic
 
+from proxy.headers import content_headers, to_client
 from proxy.observation import Observation
-from proxy.onward import begin_answer, content_of
 from proxy.protocol import Client
 from proxy.transport import EngineStream, Passage, ResponseReader
 
@@ -95,13 +95,16 @@ class Delivery:
 
     def _begin(self, head: ResponseReader, *, body_follows: bool) -> bool:
         observation = self._observation
-        status, content = head.status, content_of(head)
+        status, content = head.status, content_headers(head.headers)
         hides = observation.hides(status, content)
         self.begun = True
-        keeps_up = begin_answer(
-            self._client, head,
-            exchange_id=observation.id, hides=hides, body_follows=body_follows,
-        )  # fmt: skip
+        onward = to_client(
+            head.headers,
+            exchange_id=observation.id,
+            event_stream=content.get("content-type", "").startswith("text/event-stream"),
+            length_changes=hides,
+        )
+        keeps_up = self._client.begin(status, onward, body_follows=body_follows)
         if body_follows:
             self._content = (status, content)
             self.take = self._take_first

@@ -72,6 +72,15 @@ def engine_broke_off(upstream: str, why: str) -> Refusal:
     )  # fmt: skip
 
 
+def not_a_response(upstream: str, why: str) -> Refusal:
+    return Refusal(
+        502, "upstream_error", "upstream_malformed",
+        f"The engine at {upstream} did not answer with an acceptable HTTP/1.1 response: {why}. "
+        "The request has reached it; look into the engine's log, and at what stands between.",
+        "upstream_incomplete",
+    )  # fmt: skip
+
+
 def body_too_large(limit: int) -> Refusal:
     return Refusal(
         413, "invalid_request_error", "request_too_large",

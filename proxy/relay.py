@@ -20,9 +20,10 @@ from proxy.measurement import Outcome
 from proxy.observation import Observation, Observer
 from proxy.protocol import CLIENT, Client
 from proxy.settings import Settings
-from proxy.transport import INLINE_BODY, died_idle
+from proxy.transport import INLINE_BODY, died_idle, engine_left
 from proxy.upload import BodyTooLarge, ClientLeft, Departure, Receive, Upload, collect
 from proxy.upstream import Upstream
+from proxy.wire.routes import READERS, classify
 
 
 class Send(Protocol):
@@ -255,22 +256,20 @@ class Carriage:
 
     async def _until_answered(self, error: Exception | None) -> Outcome:
         """Send the request until there is an answer that goes to the client."""
-        observation, upload = self._observation, self._upload
+        observation = self._observation
         tried_again = False
         if error is None:
             error = await self._attempt()
         while error is not None and not (self._delivery is not None and self._delivery.begun):
             if isinstance(error, InjectionRefused):
                 self._changed = None
-            elif (
-                not tried_again and isinstance(error, httpx2.TransportError) and died_idle(error)
-                and (upload is None or not upload.taken)
-            ):  # fmt: skip
+            elif not tried_again and self._may_be_repeated(error):
                 tried_again = True
             else:
                 raise self._refused(error)
             observation.retried()
-            error = await self._attempt()
+            # Where one idle connection was dead, others may be.
+            error = await self._attempt(fresh=tried_again)
         if error is None:
             return "ok"
         outcome = self._outcome(error)
@@ -278,7 +277,24 @@ class Carriage:
             raise error
         return outcome
 
-    async def _attempt(self) -> Exception | None:
+    def _may_be_repeated(self, error: Exception) -> bool:
+        """Whether the request met an engine that had left, and harms nobody if it did not.
+
+        The engine may have left because of the request, or after it had carried it out: a text is
+        generated once more then, and reading changes nothing. Anything else may.
+        """
+        request, upload = self._request, self._upload
+        return (
+            isinstance(error, httpx2.TransportError)
+            and died_idle(error)
+            and (upload is None or not upload.taken)
+            and (
+                request.method in ("GET", "HEAD", "OPTIONS")
+                or classify(request.method, request.path) in READERS
+            )
+        )
+
+    async def _attempt(self, *, fresh: bool = False) -> Exception | None:
         """Send the request and pass the answer on; returns what that ended in."""
         request, changed = self._request, self._changed
         done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
@@ -297,7 +313,7 @@ class Carriage:
         try:
             delivery.stream = await self._relay.upstream.exchange(
                 request, self._upload or (self._body if changed is None else changed), delivery,
-                identity=changed is not None,
+                identity=changed is not None, fresh=fresh,
             )  # fmt: skip
         except httpx2.TransportError as error:
             return error
@@ -349,6 +365,8 @@ class Carriage:
                 refusal = errors.first_byte_timed_out(address, seconds)
             case httpx2.LocalProtocolError():
                 refusal = errors.malformed(f"The request cannot be sent on: {error}")
+            case httpx2.RemoteProtocolError() if not engine_left(error):
+                refusal = errors.not_a_response(address, str(error))
             case httpx2.TransportError():
                 refusal = errors.engine_broke_off(address, str(error))
             case BodyTooLarge():

@@ -13,7 +13,6 @@ from proxy.engine import EngineFacts, read_models
 from proxy.headers import Header
 from proxy.settings import Settings
 from proxy.transport import EngineStream, EngineTransport, Listener, Timeouts, origin_of
-from proxy.transport.request import request_head
 
 logger = logging.getLogger("tokgauge")
 
@@ -65,18 +64,18 @@ class Upstream:
 
     async def exchange(
         self, request: ClientRequest, body: bytes | httpx2.AsyncByteStream, listener: Listener, *,
-        identity: bool,
+        identity: bool, fresh: bool = False,
     ) -> EngineStream:  # fmt: skip
         """Send a client's request; its answer goes to `listener`. Returns when it is under way.
 
         body: what is sent, whatever the request's own is. identity: the answer must not be
-        compressed. Raises what prevents the sending.
+        compressed. fresh: on a new connection. Raises what prevents the sending.
         """
         length = len(body) if isinstance(body, bytes) else None
         try:
             return await self.transport.exchange(
                 self._origin, request.method, self._prefix + request.target,
-                self._headers(request, length, identity), body, listener,
+                self._headers(request, length, identity), body, listener, fresh=fresh,
             )  # fmt: skip
         except (httpx2.ConnectError, httpx2.ConnectTimeout):
             self.facts.up = False
@@ -87,27 +86,9 @@ class Upstream:
     ) -> EngineStream | None:
         """`exchange` if there is an idle connection; else None, and nothing has happened."""
         return self.transport.exchange_at_once(
-            self._origin, self._on_the_wire(request, body, identity), listener,
-            head_request=request.method == "HEAD",
+            self._origin, request.method, self._prefix + request.target,
+            self._headers(request, len(body), identity), body, listener,
         )  # fmt: skip
-
-    def _on_the_wire(self, request: ClientRequest, body: bytes, identity: bool) -> bytes:
-        """The whole request in bytes. Raises httpx2.LocalProtocolError."""
-        around: tuple[bytes, bytes] | None = request.upward.get(identity)
-        if around is None:
-            length = len(body)
-            head = request_head(
-                request.method, self._prefix + request.target,
-                self._headers(request, length, identity),
-            )  # fmt: skip
-            name = b"\r\ncontent-length: "
-            before, found, after = head.block.partition(b"%b%d\r\n" % (name, length))
-            around = (before + name, b"\r\n" + after) if found else (before, b"")
-            request.upward[identity] = around
-        before, after = around
-        if not after:
-            return before + body
-        return b"%b%d%b%b" % (before, len(body), after, body)
 
     def _headers(self, request: ClientRequest, length: int | None, identity: bool) -> list[Header]:
         incoming = request.incoming

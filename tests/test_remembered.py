@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 from proxy.client_request import ClientRequest, SeenHead, SeenHeads
-from proxy.transport.heads import RawHeaders, SeenAnswer, SeenAnswers
 from tests.conftest import MODELS, Rig, start_proxy
 from tests.support.chat import CHAT, body_of, whole_answer
 from tests.support.client import JSON, RawClient, request
@@ -19,7 +18,6 @@ from tests.support.engine import (
     ScriptedEngine,
     answer,
     send,
-    usage_event,
 )
 
 LAST = b"GET /v1/last HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
@@ -33,21 +31,12 @@ class NoHeads(SeenHeads):
         return None
 
 
-class NoAnswers(SeenAnswers):
-    def find(self, data: bytes) -> tuple[SeenAnswer, list[bytes], int] | None:
-        return None
-
-    def keep(self, data: bytes, headers: RawHeaders, reason: bytes, *, keep_alive: bool) -> None:
-        return None
-
-
 @pytest.fixture(scope="module")
 def rigs() -> Iterator[tuple[Rig, Rig]]:
     """A proxy that remembers heads and one that does not, each with an engine of its own."""
     with ScriptedEngine(MODELS) as first, ScriptedEngine(MODELS) as second:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("proxy.app.SeenHeads", NoHeads)
-            patch.setattr("proxy.transport.engine.SeenAnswers", NoAnswers)
             forgets = start_proxy(upstream=second.url)
             forgets.__enter__()
         try:
@@ -191,95 +180,7 @@ def dated(body: bytes, second: int, *lines: bytes) -> bytes:
     return one(body, b"date: " + DATE.replace(b":00 ", b":%02d " % second), *lines)
 
 
-def apart(*pieces: bytes) -> Script:
-    """Each piece arrives by itself."""
-
-    async def script(c: Conversation) -> None:
-        for piece in pieces:
-            await c.send(piece)
-            await c.pause(0.01)
-
-    return script
-
-
-def events(*chunks: bytes, lines: bytes = b"", end: bytes = LAST_CHUNK) -> Script:
-    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n" + lines
-    framed = [b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks]
-    return apart(head + b"transfer-encoding: chunked\r\n\r\n", *framed[:-1], framed[-1] + end)
-
-
-async def closing(c: Conversation) -> None:
-    await c.send(one(b"hello", b"connection: close"))
-    c.close()
-
-
-async def identity(c: Conversation) -> None:
-    await c.send(b"HTTP/1.1 200 OK\r\ntransfer-encoding: identity\r\n\r\nhello")
-    c.close()
-
-
 EVENTS = whole_answer("a", "b")
-ANSWERS: dict[str, list[Script]] = {
-    "dates": [send(dated(b"x" * n, n)) for n in range(5)],
-    "no_dates": [send(one(b"x" * n)) for n in range(5)],
-    "head_apart": [apart(one(b"")), apart(dated(b"x", 1)[:-1], b"x"), apart(dated(b"yz", 2))],
-    "cut_in_the_head": [apart(dated(b"x", 1)[:30], dated(b"x", 1)[30:]), send(dated(b"x", 2))],
-    "odd_dates": [send(one(b"x", b"date: " + d)) for d in (DATE, b"now", DATE + b"+", b"%b" * 14)],
-    "two_dates": [send(one(b"x", b"date: " + DATE, b"Date: " + DATE[:-3] + b"UTC"))],
-    "nul": [send(dated(b"x", 1)), send(dated(b"x", 1).replace(b"12:00", b"12\x0000"))],
-    "reasons": [send(one(b"x", reason=r)) for r in (b"OK", b"Fine", b"", b"100% %b")],
-    "cookies": [send(one(b"x", b"set-cookie: s=%d" % n, b"Set-Cookie: t=%b")) for n in range(12)],
-    "zeros": [send(one(b"hello").replace(b": 5", b": 005")), send(one(b"hello!"))],
-    "empty": [send(one(b"")), send(dated(b"", 1)), send(one(b"x"))],
-    "close": [send(one(b"hello")), closing],
-    "identity": [identity, identity],
-    "interim": [
-        send(b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n" + one(b"hello")),
-        send(one(b"hello")),
-        apart(b"HTTP/1.1 100 Continue\r\n\r\n", one(b"hello")),
-    ],
-    "no_content": [send(one(b"x")), send(b"HTTP/1.1 204 No Content\r\n\r\n"),
-                   send(b'HTTP/1.1 304 Not Modified\r\netag: "x"\r\n\r\n')],
-    "percent": [send(one(b"x", b"x-a: 100% %b %d")), send(one(b"xy", b"x-a: 100% %b %d"))],
-    "upper": [send(dated(b"x" * n, n).replace(b"date", b"Date").replace(b"cont", b"Cont"))
-              for n in range(3)],
-    "events": [events(*EVENTS), events(b"".join(EVENTS)),
-               events(*EVENTS, lines=b"date: " + DATE + b"\r\n")],
-    "trailers": [events(*EVENTS, end=b"0\r\nx-sum: 1\r\ndate: x\r\n\r\n")],
-    "hidden_length": [
-        apart(one(b"".join(EVENTS[:n]), b"content-type: text/event-stream", b"date: " + DATE))
-        for n in (2, 4, 5)
-    ],
-    "hidden_alone": [apart(one(usage_event(3), b"content-type: text/event-stream"))],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("asked", [True, False], ids=["asked", "unasked"])
-@pytest.mark.parametrize("name", ANSWERS)
-def test_answers_reach_the_client_as_if_nothing_were_remembered(
-    rigs: tuple[Rig, Rig], name: str, asked: bool
-) -> None:
-    scripts = ANSWERS[name]
-    question = request("POST", CHAT, [JSON], body_of(asked=asked))
-    heard = []
-    for rig in rigs:
-        rig.engine.forget()
-        got = []
-        for _ in range(3):
-            for script in scripts:
-                rig.engine.on(CHAT, script)
-                with rig.client(5) as client:
-                    client.send(with_line(question, b"Connection: close"))
-                    got.append(everything(client))
-                with rig.client() as client:  # kept: this head is remembered
-                    client.send(question)
-                    raw = client.read_response()
-                    head = [pair for pair in raw.headers if pair[0] != b"x-tokgauge-id"]
-                    got.append(raw.status_line + repr((head, raw.chunks)).encode())
-                    body = re.sub(rb"127.0.0.1:\d+", b"", bytes(raw.body))
-                    got += [body, raw.trailers, b"%d" % raw.clean]
-        heard.append(got)
-    assert heard[0] == heard[1]
 
 
 def test_answers_to_head_and_to_http_1_0_are_not_those_to_others(rigs: tuple[Rig, Rig]) -> None:

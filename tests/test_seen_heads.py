@@ -16,6 +16,7 @@ from proxy.client_request import REQUEST, ClientRequest, SeenHead, SeenHeads
 from proxy.engine import EngineFacts
 from proxy.protocol import Client, ProxyProtocol
 from proxy.settings import Settings
+from proxy.transport.request import request_head
 from proxy.upstream import Upstream
 
 
@@ -36,9 +37,10 @@ class Wire:
         self.sent: list[bytes] = []
 
     def exchange_at_once(
-        self, origin: object, request: bytes, listener: object, *, head_request: bool
-    ) -> None:
-        self.sent.append(request + (b" (HEAD)" if head_request else b""))
+        self, origin: object, method: str, target: bytes, headers: list[tuple[bytes, bytes]],
+        body: bytes, listener: object,
+    ) -> None:  # fmt: skip
+        self.sent.append(request_head(method, target, headers).block + body)
 
 
 class Echo:

@@ -2,7 +2,7 @@
 
 from proxy.transport.connection import INLINE_BODY
 from proxy.transport.engine import EngineTransport, TransportStats, origin_of
-from proxy.transport.errors import died_idle
+from proxy.transport.errors import died_idle, engine_left
 from proxy.transport.reader import ResponseReader
 from proxy.transport.stream import EngineStream, Listener, Passage
 from proxy.transport.timeouts import Timeouts
@@ -17,5 +17,6 @@ __all__ = [
     "Timeouts",
     "TransportStats",
     "died_idle",
+    "engine_left",
     "origin_of",
 ]

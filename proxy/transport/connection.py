@@ -11,7 +11,6 @@ from typing import Protocol, cast
 import httpx2
 
 from proxy.transport.errors import transport_error
-from proxy.transport.heads import SeenAnswers
 from proxy.transport.reader import ResponseReader, chunk_body
 from proxy.transport.request import RequestHead
 from proxy.transport.stream import EngineStream, Listener
@@ -60,7 +59,6 @@ class Connection(asyncio.Protocol):
         "_poller",
         "_reader",
         "_request_done",
-        "_seen_answers",
         "_stream",
         "_transport",
         "_upload",
@@ -76,13 +74,11 @@ class Connection(asyncio.Protocol):
         owner: Owner,
         origin: tuple[str, str, int],
         header_limit: int,
-        seen_answers: SeenAnswers,
     ) -> None:
         self._loop = loop
         self._owner = owner
         self.origin = origin
         self._header_limit = header_limit
-        self._seen_answers = seen_answers
         self._transport: asyncio.Transport | None = None
         self._fd = -1
         self._poller: select.poll | None = None
@@ -137,28 +133,27 @@ class Connection(asyncio.Protocol):
         self, head: RequestHead, body: bytes | httpx2.AsyncByteStream, *, head_request: bool,
         reused: bool, listener: Listener | None = None,
     ) -> tuple[ResponseReader, EngineStream]:  # fmt: skip
-        """Send a request; its response arrives in the reader (head) and the stream (body)."""
+        """Send a request; its response arrives in the reader (head) and the stream (body).
+
+        Raises httpx2.LocalProtocolError, and sends nothing, when the body in memory is not of the
+        length that the head declares. One that turns out so later ends the exchange.
+        """
         if isinstance(body, bytes):
-            if not head.chunked and len(body) == head.length and len(body) <= INLINE_BODY:
-                started = self.send(
-                    head.block + body, head_request=head_request, reused=reused, listener=listener
+            if not head.chunked and len(body) != head.length:
+                raise httpx2.LocalProtocolError(
+                    f"a request body of {len(body)} bytes, declared as one of {head.length}"
                 )
+            if not head.chunked and len(body) <= INLINE_BODY:
+                reader, stream = self._begin(head_request, reused, listener)
                 self._close_after = head.close
-                return started
+                self.transport.write(head.block + body)
+                self._request_sent(stream)
+                return reader, stream
             body = httpx2.ByteStream(body)
         reader, stream = self._begin(head_request, reused, listener)
         self._close_after = head.close
         self.transport.write(head.block)
         self._upload = self._loop.create_task(self._send_body(body, head, stream))
-        return reader, stream
-
-    def send(
-        self, request: bytes, *, head_request: bool, reused: bool, listener: Listener | None
-    ) -> tuple[ResponseReader, EngineStream]:
-        """`start` for a request that is complete: head and body in one."""
-        reader, stream = self._begin(head_request, reused, listener)
-        self.transport.write(request)
-        self._request_sent(stream)
         return reader, stream
 
     def _begin(
@@ -175,9 +170,7 @@ class Connection(asyncio.Protocol):
         return reader, stream
 
     def _new_reader(self, head_request: bool) -> ResponseReader:
-        return ResponseReader(
-            head_request=head_request, limit=self._header_limit, seen_answers=self._seen_answers
-        )
+        return ResponseReader(head_request=head_request, limit=self._header_limit)
 
     def check(self, now: float, timeouts: Timeouts) -> None:
         """End the exchange when one of its time limits has passed."""
@@ -192,11 +185,11 @@ class Connection(asyncio.Protocol):
         if stream.paused:
             self._last_read = now  # the silence is ours
             return
-        since = self._last_read
         if reader.begun:
+            since = self._last_read
             limit, what = timeouts.stream_idle, "the engine went silent inside the response"
         elif stream.sent_at is not None:
-            since = max(since, stream.sent_at)
+            since = stream.sent_at
             limit, what = timeouts.first_byte, "the engine did not begin to answer"
         else:
             return
@@ -306,7 +299,7 @@ class Connection(asyncio.Protocol):
         if reader is None or stream is None:
             self.discard()
             return
-        body = reader.feed(data) if self._last_read else reader.feed_first(data)
+        body = reader.feed(data)
         self._last_read = now
         if reader.news:
             self._react(reader, stream, now, body)
@@ -327,20 +320,18 @@ class Connection(asyncio.Protocol):
         reader.feed_eof()
         if reader.complete:
             self._finish(reader, stream)
-        elif self._last_read:
-            self._fail(httpx2.RemoteProtocolError, "the engine closed inside the response")
         else:
-            self._fail(httpx2.RemoteProtocolError, "the engine closed without a response")
+            where = "inside the response" if self._last_read else "without a response"
+            self._fail(httpx2.RemoteProtocolError, f"the engine closed {where}", left=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None and self.origin[0] == "http":
             self._salvage()
         if self._stream is not None:
             why = str(exc) if exc is not None else "the connection was closed"
-            if self._request_done or self._last_read:
-                self._fail(httpx2.ReadError, why, exc)
-            else:
-                self._fail(httpx2.WriteError, why, exc)
+            received = self._request_done or self._last_read
+            kind = httpx2.ReadError if received else httpx2.WriteError
+            self._fail(kind, why, exc, left=True)
         else:
             self.discard()
         self._owner.connection_lost(self)
@@ -400,10 +391,14 @@ class Connection(asyncio.Protocol):
         kind: type[httpx2.TransportError],
         message: str,
         cause: BaseException | None = None,
+        *,
+        left: bool = False,
     ) -> None:
+        """End the exchange in an error. left: because the engine has left."""
         error = transport_error(
-            kind, message, reused=self.reused, response_bytes=self._last_read != 0.0
-        )
+            kind, message, reused=self.reused, engine_left=left,
+            response_bytes=self._last_read != 0.0,
+        )  # fmt: skip
         error.__cause__ = cause
         self._end(error)
 

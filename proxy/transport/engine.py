@@ -11,9 +11,8 @@ import httpx2
 
 from proxy.transport.connection import Connection
 from proxy.transport.errors import transport_error
-from proxy.transport.heads import SeenAnswers
 from proxy.transport.reader import ResponseReader
-from proxy.transport.request import request_head
+from proxy.transport.request import RequestHead, request_head
 from proxy.transport.stream import EngineStream, Listener
 from proxy.transport.timeouts import Timeouts
 
@@ -76,7 +75,6 @@ class EngineTransport(httpx2.AsyncBaseTransport):
         self._max_idle = max_idle_connections
         self._idle_expiry = idle_expiry
         self._max_header_bytes = max_header_bytes
-        self._seen_answers = SeenAnswers()
         self._active: set[Connection] = set()
         self._idle: dict[Origin, dict[Connection, float]] = {}
         self._idle_count = 0
@@ -133,61 +131,66 @@ class EngineTransport(httpx2.AsyncBaseTransport):
 
     async def exchange(
         self, origin: Origin, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]],
-        body: bytes | httpx2.AsyncByteStream, listener: Listener,
+        body: bytes | httpx2.AsyncByteStream, listener: Listener, *, fresh: bool = False,
     ) -> EngineStream:  # fmt: skip
         """Send a request whose response goes to `listener`; returns when it is under way.
 
+        fresh: on a new connection, even if there are idle ones.
         Raises what happens before that, connecting above all; what happens later ends the stream.
         """
-        _, _, stream = await self._start(origin, method, target, headers, body, listener)
+        _, _, stream = await self._start(
+            origin, method, target, headers, body, listener, fresh=fresh
+        )
         return stream
 
     def exchange_at_once(
-        self, origin: Origin, request: bytes, listener: Listener, *, head_request: bool
-    ) -> EngineStream | None:
+        self, origin: Origin, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]],
+        body: bytes, listener: Listener,
+    ) -> EngineStream | None:  # fmt: skip
         """`exchange` if there is an idle connection; else None, and nothing has happened.
 
-        request: the whole request as it goes on the wire.
+        Raises httpx2.LocalProtocolError for a request that cannot be sent.
         """
         if self._closed:
             return None
+        head = request_head(method, target, headers)
         connection = self._take_idle(origin)
         if connection is None:
             return None
-        self._use(connection)
-        _, stream = connection.send(
-            request, head_request=head_request, reused=True, listener=listener
-        )
+        _, stream = self._start_on(connection, head, body, listener, method=method, reused=True)
         return stream
 
     async def _start(
         self, origin: Origin, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]],
-        body: bytes | httpx2.AsyncByteStream, listener: Listener | None,
+        body: bytes | httpx2.AsyncByteStream, listener: Listener | None, *, fresh: bool = False,
     ) -> tuple[Connection, ResponseReader, EngineStream]:  # fmt: skip
         if self._closed:
             raise RuntimeError("the transport is closed")
-        if method == "CONNECT":
-            raise transport_error(httpx2.LocalProtocolError, "CONNECT is not supported")
         head = request_head(method, target, headers)
-        connection = self._take_idle(origin)
+        connection = None if fresh else self._take_idle(origin)
         reused = connection is not None
         if connection is None:
             connection = await self._connect(origin)
             self._opened_total += 1
-        self._use(connection)
+        reader, stream = self._start_on(
+            connection, head, body, listener, method=method, reused=reused
+        )
+        return connection, reader, stream
+
+    def _start_on(
+        self, connection: Connection, head: RequestHead, body: bytes | httpx2.AsyncByteStream,
+        listener: Listener | None, *, method: str, reused: bool,
+    ) -> tuple[ResponseReader, EngineStream]:  # fmt: skip
+        self._active.add(connection)
+        if self._sweeper is None:
+            self._arm_sweep(asyncio.get_running_loop())
         try:
-            reader, stream = connection.start(
+            return connection.start(
                 head, body, head_request=method == "HEAD", reused=reused, listener=listener
             )
         except BaseException:
             connection.discard()
             raise
-        return connection, reader, stream
-
-    def _use(self, connection: Connection) -> None:
-        self._active.add(connection)
-        if self._sweeper is None:
-            self._arm_sweep(asyncio.get_running_loop())
 
     async def aclose(self) -> None:
         """Close every connection; running exchanges end in ReadError. Returns when all are shut."""
@@ -249,7 +252,7 @@ class EngineTransport(httpx2.AsyncBaseTransport):
     async def _connect(self, origin: Origin) -> Connection:
         scheme, host, port = origin
         loop = asyncio.get_running_loop()
-        connection = Connection(loop, self, origin, self._max_header_bytes, self._seen_answers)
+        connection = Connection(loop, self, origin, self._max_header_bytes)
         try:
             async with asyncio.timeout(self._timeouts.connect):
                 # Several addresses are tried in turn. Not with happy_eyeballs_delay: uvloop has no

@@ -1,15 +1,32 @@
 """One HTTP/1.x response, from bytes to head and body. Knows no socket and no clock.
 
-The parser is llhttp, through httptools. What llhttp leaves to its user is done here: responses
-to HEAD, interim (1xx) responses, bodies that end with the connection, and limits on everything
-that is not body.
+Heads and chunks are parsed by llhttp, through httptools; where a message ends is decided here, to
+the byte. What was seen of llhttp 9 (httptools 0.9), and is therefore done here:
+
+- It reads on behind the end of a message, into the next one, and skips line ends there without a
+  word. So a head is cut at its empty line, a body of known length is counted without it, and what
+  it reads behind the last chunk is dropped.
+- It cannot be told that a request was a HEAD.
+- It reads bodies of interim responses (103 with a Content-Length has none, 104 has one), and takes
+  `Connection: close` in them for the end. So each head gets a parser of its own.
+- It takes `RTSP/1.0` and `ICE/1.0` for HTTP, any three digits for a status, and a NUL in the reason
+  phrase. A coding that is not `chunked` at the very end of Transfer-Encoding (`gzip`, `chunked,`,
+  `chunked` and a tab) means to it a body that ends with the connection.
+
+It refuses by itself, in its strict default: NUL and other controls in names and values, folded
+lines, a CR or LF of its own, blanks before the colon or the first name, two Content-Length headers
+even if they are equal, anything but digits in one, Content-Length beside Transfer-Encoding (in
+trailers, too), and chunks whose framing is not to the letter.
 """
+
+import sys
 
 import httptools
 
-from proxy.transport.heads import RawHeaders, SeenAnswer, SeenAnswers
+RawHeaders = list[tuple[bytes, bytes]]
 
-_CHUNKED_HEAD = b"HTTP/1.1 200\r\ntransfer-encoding: chunked\r\n\r\n"
+_HEAD_END = b"\r\n\r\n"
+_LINE_ENDS = b"\r\n"
 
 
 def _chunk_framing(length: int) -> tuple[bytes, int]:
@@ -29,7 +46,11 @@ Longer ones than these are for the parser.
 
 
 def chunk_body(data: bytes) -> bytes | None:
-    """The body when `data`, which begins where a chunk begins, is exactly one chunk; else None."""
+    """The body when `data`, which begins where a chunk begins, is exactly one chunk; else None.
+
+    Such a chunk has a body, so it is not the last one: no message ends in it, and nothing that
+    follows a message hides in it.
+    """
     if len(data) >= _LONGEST_CHUNK:
         return None
     line, size = _CHUNKS[len(data)]
@@ -37,11 +58,18 @@ def chunk_body(data: bytes) -> bytes | None:
     return body if len(body) == size else None
 
 
-_VERSIONS = {"1.1": b"HTTP/1.1", "1.0": b"HTTP/1.0"}
-
-
-class _Refused(Exception):  # noqa: N818 - ends the parser's work, is never seen outside
-    """Raised inside a parser callback to stop the parser."""
+def _flaw(head: bytes, version: str, status: int) -> str | None:
+    """What is wrong with a head all the same that the parser has accepted."""
+    if version not in ("1.1", "1.0") or not head.startswith(b"HTTP/"):
+        line = head.partition(b"\r\n")[0][:40].decode("latin-1")
+        return f"neither HTTP/1.1 nor HTTP/1.0: {line!r}"
+    if b"\0" in head:
+        return "a NUL in the response head"
+    if not 100 <= status <= 599:
+        return f"no such status: {status:03d}"
+    if status == 101:
+        return "a switch of protocols that nobody had asked for"
+    return None
 
 
 class ResponseReader:
@@ -49,62 +77,59 @@ class ResponseReader:
 
     news: set when anything but body happened in the last `feed` (head complete, response
         complete, fault, surplus); the caller clears it. Keeps the look at one flag per read.
-    head_done: status, reason, version, headers are final.
+    head_done: status, reason, version, headers (as received) are final.
     complete: the whole response has been read.
-    surplus: bytes followed the end of the response; the connection must not be used again.
+    surplus: bytes came that belong to no response; the connection must not be used again.
     fault: why the bytes are not an acceptable HTTP response; nothing may be fed after it.
     begun: the final response's first byte has come (interim responses do not count).
     keep_alive: the response lets the connection live on (RFC 9112, 9.3).
-    seen, values: what is known of its head, when the same has come before, and what varies in it.
-    between_chunks: the bytes so far end where a chunk ends, and another one follows. Known after
+    between_chunks: the bytes so far end where a chunk may begin. Known after the head and after
         the end of an event only; False may mean anything.
     until_eof: the body ends where the connection ends (RFC 9112, 6.3, rule 8).
     """
 
     __slots__ = (
         "_bare",
+        "_chunked",
+        "_head",
+        "_head_parsed",
         "_head_request",
-        "_headers",
-        "_interim",
+        "_last_piece",
+        "_left",
         "_limit",
-        "_owed",
         "_parse",
         "_parser",
         "_pieces",
-        "_seen_answers",
         "begun",
         "between_chunks",
         "complete",
         "fault",
         "head_done",
+        "headers",
         "keep_alive",
         "news",
         "on_body",
         "reason",
-        "seen",
         "status",
         "surplus",
         "until_eof",
-        "values",
         "version",
     )
 
-    def __init__(
-        self, *, head_request: bool, limit: int, seen_answers: SeenAnswers | None = None
-    ) -> None:
+    def __init__(self, *, head_request: bool, limit: int) -> None:
         """limit: most bytes without any body in them, in the head and between body bytes."""
-        self._seen_answers = None if head_request else seen_answers
-        self.seen: SeenAnswer | None = None
-        self.values: list[bytes] = []
         self._head_request = head_request
         self._limit = limit
         self._bare = 0
-        self._interim = False
-        self._owed = b""
-        """What the parser has not been told yet and has to be told first."""
+        self._head = b""
+        self._head_parsed = False
+        self._chunked = False
+        self._left = 0
+        """Bytes of body that are missing, if the body is not chunked."""
+        self._last_piece = 0
         self._pieces: list[bytes] = []
         self.on_body = self._pieces.append  # C calls C: no Python frame per piece of body
-        self._headers: RawHeaders = []
+        self.headers: RawHeaders = []
         self.status = 0
         self.reason = b""
         self.version = b"HTTP/1.1"
@@ -120,161 +145,182 @@ class ResponseReader:
         self._parser = httptools.HttpResponseParser(self)
         self._parse = self._parser.feed_data
 
-    @property
-    def headers(self) -> RawHeaders:
-        """Name and value as received."""
-        if self.seen is not None:
-            return self.seen.headers(self.values)
-        return self._headers
-
-    def feed_first(self, data: bytes) -> bytes:
-        """`feed` for the first bytes after the request."""
-        heads = self._seen_answers
-        if heads is None:
-            return self.feed(data)
-        found = heads.find(data)
-        if found is None:
-            body = self.feed(data)
-            if self.head_done and self.status == 200 and not self.until_eof:
-                heads.keep(data, self.headers, self.reason, keep_alive=self.keep_alive)
-            return body
-        seen, self.values, rest = found
-        self.seen = seen
-        self.begun = self.head_done = self.news = True
-        self.status = 200
-        self.reason = seen.reason
-        self.keep_alive = seen.keep_alive
-        # The parser still has to know how the body is framed.
-        if seen.chunked:
-            self._owed = _CHUNKED_HEAD
-            return self._feed_after_head(rest)
-        length = self.values[seen.length_at]
-        return self.feed(b"HTTP/1.1 200\r\ncontent-length: %b\r\n\r\n%b" % (length, rest))
-
-    def _feed_after_head(self, data: bytes) -> bytes:
-        """`feed` for what follows a head that has been seen.
-
-        If that is nothing, or one event in one chunk, the parser waits: the event leaves earlier.
-        """
-        if not data:
-            self.between_chunks = True
-            return data
-        body = chunk_body(data)
-        if body is None:
-            return self.feed(data)
-        self.between_chunks = True
-        return body
-
     def feed(self, data: bytes) -> bytes:
         """Read `data`; return the body bytes in it, joined (empty when there are none)."""
-        if self._owed:
-            data, self._owed = self._owed + data, b""
-        parse = self._parse  # as a local: calling a slot's value through `self` is slower
-        try:
-            parse(data)
-        except httptools.HttpParserUpgrade:
-            self._refuse("the engine switched protocols")
-        except httptools.HttpParserError as error:
-            if self.complete:
-                self.surplus = self.news = True
-            elif self.fault is None:
-                self._refuse(f"malformed response: {error}")
-        body = self._take_pieces(data)
+        while not self.head_done:
+            data = self._feed_head(data)
+            if not data:
+                self.between_chunks = self._chunked and self.head_done
+                return b""
+        if self._chunked and not self.complete:
+            return self._feed_chunks(data)
+        left = self._left
+        if len(data) < left:
+            self._left = left - len(data)
+            return data
+        self._left = 0
+        self.complete = self.news = True
+        if len(data) == left:
+            return data
+        self.surplus = True
+        return data[:left]
+
+    def _feed_head(self, data: bytes) -> bytes:
+        """Read `data` to the end of a head at most; return what follows that."""
+        if not self._head:
+            line = data.lstrip(_LINE_ENDS)
+            if len(line) != len(data):
+                # Of an earlier message, if of any: it may be read, but not on this connection.
+                self.surplus = True
+                if not self._count(len(data) - len(line)) or not line:
+                    return b""
+                data = line
+            self.begun = True
+        seen = len(self._head)
+        self._head += data
+        # The empty line, wherever the reads were cut.
+        end = self._head.find(_HEAD_END, max(0, seen + 1 - len(_HEAD_END))) + len(_HEAD_END)
+        whole = end >= len(_HEAD_END)
+        part = data[: end - seen] if whole else data
+        if not self._count(len(part)):
+            return b""
+        error = self._run(part)
+        if not self._head_parsed:
+            if error is not None or whole:
+                self._refuse(f"malformed response head: {error or 'no end'}")
+            return b""
+        self._judge(self._head[:end])
+        self._head = b""
+        return b"" if self.fault is not None else data[len(part) :]
+
+    def _judge(self, head: bytes) -> None:
+        """Look at a head that the parser has accepted: what it is, and how its body is framed."""
+        parser = self._parser
+        status = parser.get_status_code()
+        version = parser.get_http_version()
+        flaw = _flaw(head, version, status)
+        if flaw is not None:
+            self._refuse(flaw)
+            return
+        if status < 200:
+            self._next_head()
+            return
+        length: int | None = None
+        coding: bytes | None = None
+        for name, value in self.headers:
+            lowered = name.lower()
+            if lowered == b"content-length":
+                length = int(value)
+            elif lowered == b"transfer-encoding":
+                # The parser overlooks blanks at its end, but not tabs: then it sees no chunks.
+                coding = value.rstrip(b" ").lower() if coding is None else b"several"
+        if coding not in (None, b"chunked"):
+            self._refuse("a Transfer-Encoding other than chunked")
+            return
+        self.status = status
+        self.version = b"HTTP/" + version.encode()
+        self.head_done = self.news = True
+        if self._head_request or status in (204, 304):
+            self.complete = True
+        elif coding is not None:
+            self._chunked = True
+            if version == "1.0":
+                self.keep_alive = False  # RFC 9112, 6.1: its framing cannot be relied upon
+        elif length is not None:
+            self._left = length
+            self.complete = length == 0
+        else:
+            self.until_eof = True
+            self._left = sys.maxsize
+
+    def _next_head(self) -> None:
+        """That was an interim response, and all of it: another head follows."""
+        self._parser = httptools.HttpResponseParser(self)
+        self._parse = self._parser.feed_data
+        self._head_parsed = self.begun = False
+        self.headers = []
+        self.reason = b""
+
+    def _feed_chunks(self, data: bytes) -> bytes:
+        # The body ends with an empty line, and the parser does not tell where in `data` it found
+        # it. So it gets the last byte by itself where the end may be: what was complete before
+        # that, or without it, has something behind it.
+        last = data[-1:] if data.endswith(_HEAD_END) or len(data) < len(_HEAD_END) else b""
+        error = self._run(data[: len(data) - len(last)])
+        if self.complete:
+            self.surplus = True
+        elif last and error is None:
+            error = self._run(last)
+        if error is not None and not self.complete:
+            self._refuse(f"malformed chunks: {error}")
+        body = self._join_pieces(len(data))
         # A line break after the body's last is none of the body's, so it ends the chunk: no
         # other place in the framing has a line break before this one.
         self.between_chunks = body.endswith(b"\n\n") and data.endswith(b"\n\n\r\n")
         return body
 
-    def _take_pieces(self, data: bytes) -> bytes:
+    def _join_pieces(self, read: int) -> bytes:
         pieces = self._pieces
-        if len(pieces) == 1 and not self._head_request:
-            self._bare = 0
-            return pieces.pop()
+        if self.complete:
+            del pieces[self._last_piece :]
         if not pieces:
             if not self.complete and self.fault is None:
-                # Endless heads, interim responses, chunk extensions and trailers all end here.
-                self._bare += len(data)
-                if self._bare > self._limit:
-                    self._refuse(f"more than {self._limit} bytes of response head or trailers")
+                self._count(read)
             return b""
         self._bare = 0
+        if len(pieces) == 1:
+            return pieces.pop()
         body = b"".join(pieces)
         pieces.clear()
-        if self._head_request:
-            self.surplus = self.news = True
-            return b""
         return body
+
+    def _count(self, size: int) -> bool:
+        """Count bytes without body. Endless heads, extensions, trailers and blanks end here."""
+        self._bare += size
+        if self._bare > self._limit:
+            self._refuse(f"more than {self._limit} bytes of response head or trailers")
+            return False
+        return True
+
+    def _run(self, data: bytes) -> httptools.HttpParserError | None:
+        """Give the parser `data`; return what it has against that."""
+        try:
+            self._parse(data)
+        except httptools.HttpParserUpgrade:
+            return None  # a head that `_judge` refuses
+        except httptools.HttpParserError as error:
+            return error
+        return None
 
     def feed_eof(self) -> None:
         """The engine closed its side: completes a body that ends there, else does nothing."""
-        if self.head_done and self.until_eof:
+        if self.until_eof:
             self.complete = self.news = True
 
     def release(self) -> None:
         """Drop the parser, which refers back to this object."""
         del self._parse, self._parser
 
-    # llhttp's callbacks
-
-    def on_message_begin(self) -> None:
-        if self.complete:
-            self.surplus = self.news = True
-        else:
-            self.begun = True
+    # llhttp's callbacks; it may call them for a second message, too
 
     def on_status(self, reason: bytes) -> None:
-        if not self.complete and not self.head_done:
+        if not self.head_done:
             self.reason += reason
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self.head_done:  # later ones are trailers
-            self._headers.append((name, value))
+            self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        if self.complete or self.seen is not None:
-            return
-        parser = self._parser
-        status = parser.get_status_code()
-        version = _VERSIONS.get(parser.get_http_version())
-        if version is None:
-            self._stop(f"the engine speaks HTTP/{parser.get_http_version()}")
-            return
-        if status < 200:
-            if status == 101:
-                self._stop("the engine switched protocols")
-            self._interim = True
-            return
-        size = 0
-        framed = False
-        for name, value in self._headers:
-            size += len(name) + len(value) + 4
-            lowered = name.lower()
-            if lowered == b"content-length":
-                framed = True
-            elif lowered == b"transfer-encoding":
-                framed = value.rpartition(b",")[2].strip().lower() == b"chunked"
-        if size > self._limit:
-            self._stop(f"more than {self._limit} bytes of response head")
-        self.status = status
-        self.version = version
-        self.keep_alive = parser.should_keep_alive()
-        self.until_eof = not framed
-        self.head_done = self.news = True
-        if self._head_request:
-            self.complete = True  # llhttp cannot be told, and would wait for a body
+        if not self.head_done:
+            self._head_parsed = True
+            self.keep_alive = self._parser.should_keep_alive()  # later on it has forgotten
 
     def on_message_complete(self) -> None:
-        if self._interim:
-            self._interim = self.begun = False
-            self._headers = []
-            self.reason = b""
-        elif self.head_done:
+        if self._chunked and not self.complete:
+            self._last_piece = len(self._pieces)
             self.complete = self.news = True
 
     def _refuse(self, why: str) -> None:
         self.fault = why
         self.news = True
-
-    def _stop(self, why: str) -> None:
-        self._refuse(why)
-        raise _Refused

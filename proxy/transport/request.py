@@ -1,11 +1,14 @@
 """The request as it goes on the wire: its head, and how its body is framed."""
 
+import string
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import httpx2
 
-_FRAMING = frozenset((b"content-length", b"transfer-encoding", b"connection", b"host"))
+_SPECIAL = frozenset((b"content-length", b"transfer-encoding", b"connection", b"host", b"upgrade"))
+_NAME = b"!#$%&'*+-.^_`|~" + (string.digits + string.ascii_letters).encode()
+"""What header names are made of (RFC 9110, 5.6.2): a blank in one could hide a Content-Length."""
 
 
 class RequestHead(NamedTuple):
@@ -27,37 +30,48 @@ def request_head(method: str, target: bytes, headers: Sequence[tuple[bytes, byte
     """Serialise a request with its headers verbatim: order, case, duplicates; nothing added.
 
     Raises httpx2.LocalProtocolError when the result would not be the one request it should be:
-    line breaks in it, no Host, a Content-Length that is not a number or is contradicted.
+    line breaks in it, no Host, a body whose length can be read in two ways, a switch of protocols.
     """
+    if method == "CONNECT":
+        raise httpx2.LocalProtocolError("CONNECT is not supported")
     lines = [b"%b %b HTTP/1.1" % (method.encode("ascii"), target)]
-    chunked = close = host = False
+    close = host = False
     length: int | None = None
+    coding: bytes | None = None
     for header in headers:
         lines.append(b": ".join(header))
         lowered = header[0].lower()
-        if lowered not in _FRAMING:
+        if lowered not in _SPECIAL:
             continue
         value = header[1]
         if lowered == b"content-length":
-            if not value.isdigit() or (length is not None and length != int(value)):
+            if not value.strip(b" \t").isdigit() or length is not None:
                 raise httpx2.LocalProtocolError("Content-Length is not one number")
             length = int(value)
         elif lowered == b"transfer-encoding":
-            chunked = value.rpartition(b",")[2].strip().lower() == b"chunked"
-            if not chunked:
-                raise httpx2.LocalProtocolError("Transfer-Encoding does not end in chunked")
+            if value.strip().lower() != b"chunked" or coding is not None:
+                raise httpx2.LocalProtocolError("Transfer-Encoding is not chunked alone")
+            coding = value
         elif lowered == b"connection":
             close = close or b"close" in value.lower()
+        elif lowered == b"upgrade":
+            raise httpx2.LocalProtocolError("an offer to switch protocols")
         else:
             host = True
+    names = [header[0] for header in headers]
+    if b"".join(names).translate(None, _NAME) or b"" in names:
+        raise httpx2.LocalProtocolError("a header name that is none")
     lines.append(b"\r\n")
     block = b"\r\n".join(lines)
-    if block.count(b"\n") != len(headers) + 2 or block.count(b"\r") != len(headers) + 2:
+    lines_expected = len(headers) + 2
+    if block.count(b"\n") != lines_expected or block.count(b"\r") != lines_expected:
         raise httpx2.LocalProtocolError("a line break inside the request's head")
+    if b"\0" in block:
+        raise httpx2.LocalProtocolError("a NUL inside the request's head")
     if b" " in target:
         raise httpx2.LocalProtocolError("a space inside the request's target")
     if not host:
         raise httpx2.LocalProtocolError("the request has no Host header")
-    if chunked and length is not None:
+    if coding is not None and length is not None:
         raise httpx2.LocalProtocolError("both Content-Length and Transfer-Encoding")
-    return RequestHead(block, chunked, length or 0, close)
+    return RequestHead(block, coding is not None, length or 0, close)

@@ -18,7 +18,6 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 PIECES = [b"%d\n\n" % number for number in range(6)]
 CHUNKS = [b"3\r\n%b\r\n" % piece for piece in PIECES]
 END = b"0\r\n\r\n"
-REQUEST = b"GET / HTTP/1.1\r\nHost: engine\r\n\r\n"
 WARM = b"GET /warm HTTP/1.1\r\n"
 WARM_ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
@@ -134,7 +133,7 @@ async def start(here: Engine, to: EngineTransport, way: str, listener: Recorder)
         warm = Recorder()
         await to.exchange(origin, "GET", b"/warm", headers, b"", warm)
         assert await warm.until_ended() is None
-        at_once = to.exchange_at_once(origin, REQUEST, listener, head_request=False)
+        at_once = to.exchange_at_once(origin, "GET", b"/", headers, b"", listener)
         assert at_once is not None
         stream = at_once
     listener.stream = stream
@@ -167,7 +166,8 @@ def test_at_once_without_an_idle_connection_nothing_happens(run: Any) -> None:
         async with engine(answer(WARM_ANSWER)) as here, transport() as to:
             got = Recorder()
             origin = ("http", "127.0.0.1", here.port)
-            assert to.exchange_at_once(origin, REQUEST, got, head_request=False) is None
+            headers = [(b"Host", b"engine")]
+            assert to.exchange_at_once(origin, "GET", b"/", headers, b"", got) is None
             await asyncio.sleep(0.03)
             assert here.connections == 0
             assert (got.heads, got.ends) == ([], [])

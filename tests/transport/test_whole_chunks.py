@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from proxy.transport import EngineStream, Passage
 from proxy.transport.connection import Connection
-from proxy.transport.heads import SeenAnswers
 from proxy.transport.reader import chunk_body
+from proxy.transport.request import RequestHead
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 LIMIT = 4096
@@ -114,10 +114,13 @@ def hear(notes: Notes, reads: list[bytes], *, closes: bool) -> tuple[list[object
     loop = asyncio.new_event_loop()
     try:
         owner, socket = Owner(), Socket()
-        connection = Connection(loop, owner, ("http", "engine", 1), LIMIT, SeenAnswers())
+        connection = Connection(loop, owner, ("http", "engine", 1), LIMIT)
         connection.transport = cast(asyncio.Transport, socket)
-        _, stream = connection.send(
-            b"", head_request=False, reused=False, listener=cast(Any, notes)
+        head = RequestHead(
+            b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", chunked=False, length=0, close=False
+        )
+        _, stream = connection.start(
+            head, b"", head_request=False, reused=False, listener=cast(Any, notes)
         )
         notes.stream = stream
         for read in reads:
@@ -196,7 +199,7 @@ def test_any_framing_is_heard_as_the_parser_hears_it(
 
 
 def cases() -> Iterator[tuple[str, list[bytes], int]]:
-    yield "events", [HEAD, CHUNK, CHUNK, CHUNK, b"0\r\n\r\n"], 2
+    yield "events", [HEAD, CHUNK, CHUNK, CHUNK, b"0\r\n\r\n"], 3
     yield "the head comes with the first", [HEAD + CHUNK, CHUNK, CHUNK], 2
     yield "two in one read", [HEAD + CHUNK, CHUNK + CHUNK, CHUNK], 1
     yield "cut inside, then whole again", [HEAD + CHUNK, CHUNK[:5], CHUNK[5:], CHUNK, CHUNK], 2

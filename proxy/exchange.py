@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from proxy.measurement import Measurement, Outcome, TokenSource
 from proxy.wire.answer import OUTPUT, AnswerReader
-from proxy.wire.encoding import Decoder, UndecodableError, decoder_for
+from proxy.wire.encoding import Decoder, TooLargeError, UndecodableError, decoder_for
 from proxy.wire.request import Asked
 from proxy.wire.routes import READERS
 from proxy.wire.sse import EVENT_LIMIT, EventReader
@@ -255,7 +255,7 @@ class Exchange:
             return
         if not self.stream and status >= 400:
             return
-        self._decoder = decoder_for(headers.get("content-encoding", ""))
+        self._decoder = decoder_for(headers.get("content-encoding", ""), self._body_limit)
         if self._decoder is None:
             self._unread.append("encoding")
             return
@@ -294,6 +294,9 @@ class Exchange:
             decoded = decoder.decode(data)
         except UndecodableError:
             self._give_up("encoding")
+            return
+        except TooLargeError:
+            self._give_up("size")
             return
         if self._events is not None and self.reader is not None:
             arrived = self._stream(at, decoded, self._events, self.reader)

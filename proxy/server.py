@@ -209,7 +209,6 @@ def _config(app: App, settings: Settings) -> uvicorn.Config:
         http=ProxyProtocol,
         interface="asgi3",
         proxy_headers=False,
-        h11_max_incomplete_event_size=settings.max_header_bytes,  # ProxyProtocol reads it, too
         loop="uvloop",
         ws="none",
         lifespan="on",  # a failure in there is the end, not a server without its relay
@@ -218,7 +217,6 @@ def _config(app: App, settings: Settings) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         date_header=False,
-        timeout_keep_alive=settings.keep_alive_timeout,  # type: ignore[arg-type]
         timeout_graceful_shutdown=settings.drain_timeout,  # type: ignore[arg-type]
     )
 

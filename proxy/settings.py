@@ -177,6 +177,11 @@ class Settings(BaseModel):
     admin_port: int | None = Field(
         None, ge=0, le=65535, description="Second port that serves only the pages of /tokgauge/."
     )
+    allowed_hosts: Names = Field(
+        (),
+        description="Names under which the pages of /tokgauge/ are shown, beside localhost, `host` "
+        "and all IP addresses; * for any.",
+    )
     workers: int = Field(1, ge=1, le=128, description="Number of worker processes.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="How much the proxy says on standard error."
@@ -197,6 +202,14 @@ class Settings(BaseModel):
     keep_alive_timeout: Seconds = Field(
         75.0, description="Seconds for which an idle client connection is kept open."
     )
+    head_timeout: Seconds = Field(
+        30.0, description="Seconds that a client may take for a request's head, then 408."
+    )
+    body_timeout: Seconds = Field(
+        60.0,
+        description="Seconds without a byte of a request's body that is not complete, then 408. "
+        "A body that is slow but comes has all the time it needs.",
+    )
     drain_delay: float = Field(
         1.0, ge=0, le=3600,
         description="Seconds between SIGTERM (readyz turns 503) and the end of accepting.",
@@ -212,6 +225,12 @@ class Settings(BaseModel):
     max_in_flight: int | None = Field(
         None, ge=1, description="Most requests at once, then 503. Default: no limit."
     )
+
+    unfinished_bodies_bytes: int = Field(
+        64 * 1024 * 1024, ge=0,
+        description="Most memory (of one worker) for request bodies that are not complete, all "
+        "together. Beyond it they go up as they come, without being read for measuring.",
+    )  # fmt: skip
 
     inject_usage: bool = Field(
         True,

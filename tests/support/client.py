@@ -72,7 +72,7 @@ def request(
     target: str,
     headers: Iterable[tuple[str, str]] = (),
     body: bytes | None = None,
-    host: str = "proxy.test",
+    host: str = "127.0.0.1",
     version: str = "HTTP/1.1",
 ) -> bytes:
     """The bytes of a request; a body brings its Content-Length unless a framing is given."""

@@ -189,11 +189,12 @@ def _bind(settings: Settings) -> list[socket.socket]:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind((settings.host, port))
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             for opened in sockets:
                 opened.close()
             address = f"{_in_url(settings.host)}:{port}"
-            raise OSError(f"cannot listen on {address}: {error.strerror}") from error
+            why = error.strerror if isinstance(error, OSError) else error
+            raise OSError(f"cannot listen on {address}: {why}") from error
         sock.listen(_BACKLOG)
         sock.set_inheritable(True)
     return sockets

@@ -2,19 +2,35 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.conftest import Rig
+from tests.conftest import MODELS, Rig, start_proxy
 from tests.support.chat import CHAT, COMPLETIONS, body_of
 from tests.support.client import JSON, RawClient, request
-from tests.support.engine import Conversation, answer, json_answer, send
+from tests.support.engine import Conversation, ScriptedEngine, answer, json_answer, send
 
 WARM = "/v1/warm"
 FINE = json_answer({"fine": True})
 
 NewRig = Callable[..., Rig]
+
+
+@pytest.fixture(scope="module")
+def quiet() -> Iterator[Rig]:
+    """A proxy that asks nothing by itself, so that each connection to the engine is known."""
+    with (
+        ScriptedEngine(MODELS) as engine,
+        start_proxy(upstream=engine.url, poll_interval=3600, engine_metrics_interval=3600) as proxy,
+    ):
+        yield Rig(engine, proxy)
+
+
+@pytest.fixture
+def rig(quiet: Rig) -> Rig:
+    quiet.engine.forget()
+    return quiet
 
 
 async def close_it(c: Conversation) -> None:

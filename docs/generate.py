@@ -27,7 +27,7 @@ EXAMPLES: dict[str, object] = {
     "upstream": "http://127.0.0.1:8000",
     "upstream_ca_file": "/etc/tokgauge/engine-ca.pem",
     "upstream_host": "engine.example.com",
-    "api_key": "sk-…",
+    "api_key": "sk-...",
     "gpu": "RTX A6000",
     "gpu_bandwidth": 768e9,
     "gpu_measured_bandwidth": 700e9,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from proxy.background import attempt, repeat
-from proxy.client_request import SeenHeads
+from proxy.client_request import REQUEST, ClientRequest
 from proxy.engine import EngineFacts
 from proxy.exchange import Exchange
 from proxy.judge import Judge
@@ -20,8 +20,8 @@ from proxy.live import TICK, LiveMeter
 from proxy.measurement import Measurement
 from proxy.metrics import Metrics
 from proxy.observation import Observer
-from proxy.pages import Readiness, is_own, own_pages
-from proxy.protocol import Client
+from proxy.pages import AllowedHosts, Readiness, is_own, own_pages
+from proxy.protocol import Client, ClientLimits
 from proxy.relay import Relay, Send
 from proxy.request_log import RequestLog
 from proxy.settings import Settings
@@ -68,29 +68,43 @@ class App:
         self._log: RequestLog | None = None
         self._telemetry: Telemetry | None = None
         self._relay: Relay | None = None
-        self.heads = SeenHeads()
+        self.limits = ClientLimits(
+            head_bytes=settings.max_header_bytes, head=settings.head_timeout,
+            body=settings.body_timeout, idle=settings.keep_alive_timeout,
+        )  # fmt: skip
         self.readiness = Readiness(self._facts, shared)
         self._pages = own_pages(
-            self._metrics.registry, self._refresh, self.readiness, self._metrics.published
+            self._metrics.registry,
+            self._refresh,
+            self.readiness,
+            self._metrics.published,
+            AllowedHosts(settings.host, settings.allowed_hosts),
         )
 
     def __call__(self, scope: Any, receive: Receive, send: Send) -> Awaitable[None]:
         """ASGI: scopes of type `http` and `lifespan`."""
         if scope["type"] == "lifespan":
             return self._live(receive, send)
-        relay = self._relay_of(scope["raw_path"], scope["server"])
+        relay = self._relay_of(scope["extensions"][REQUEST], scope["server"])
         return (relay or self._pages)(scope, receive, send)
 
     def carry_at_once(self, client: Client, server: tuple[str, int | None] | None) -> bool:
         """Carry a request that is here completely; False when it must go by ASGI."""
-        relay = self._relay_of(client.request.path, server)
+        relay = self._relay_of(client.request, server)
         return relay is not None and relay.carry_at_once(client)
 
-    def _relay_of(self, path: bytes, server: tuple[str, int | None] | None) -> Relay | None:
-        """The relay for what is the engine's, None for what the proxy answers by itself."""
+    def _relay_of(
+        self, request: ClientRequest, server: tuple[str, int | None] | None
+    ) -> Relay | None:
+        """The relay for what is the engine's, None for the proxy's own pages.
+
+        What is refused is the relay's, too: it counts it.
+        """
+        if request.refusal is not None:
+            return self._relay
         admin_port = self._admin_port
         on_admin_port = admin_port is not None and server is not None and server[1] == admin_port
-        return None if on_admin_port or is_own(path) else self._relay
+        return None if on_admin_port or is_own(request.path) else self._relay
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """ASGI lifespan: what runs beside the requests starts and ends with the server."""
@@ -139,8 +153,8 @@ class App:
         self._meter.tick()
 
     def _record(self, exchange: Exchange, done: Measurement) -> None:
-        model = self._facts.label(done.model)
-        done = self._judge.complete(done)
+        model = self._facts.label(*exchange.model_names)
+        done = self._judge.complete(exchange, done)
         self._judge.ended(exchange, done)
         self._metrics.record(done, model)
         self._meter.finished(exchange, done, model)

@@ -55,6 +55,8 @@ class EngineFacts:
         self._models_problem: str | None = None
         self.up: bool | None = None
         self.refuses_injection = False
+        self.is_vllm = False
+        """Known to send an event for each token, with an empty text for a part of a character."""
         self.may_be_asked_while_busy = False
         """Known to answer `GET /v1/models` without disturbing running streams: llama-cpp-python
         cuts a stream for any other request."""
@@ -62,6 +64,9 @@ class EngineFacts:
     def learn_models(self, cards: tuple[ServedModel, ...]) -> None:
         """Take what `read_models` has found."""
         self.may_be_asked_while_busy = any(card.owned_by in PATIENT_ENGINES for card in cards)
+        owners = {card.owned_by for card in cards if card.owned_by in PATIENT_ENGINES}
+        if owners:
+            self.is_vllm = owners == {"vllm"}
         self._listed = {card.id: card for card in cards}
 
     @property
@@ -77,26 +82,89 @@ class EngineFacts:
         if problem is not None:
             logger.warning("%s; until then every model is counted as %s", problem, OTHER)
 
-    def label(self, model: str | None) -> str:
-        """The model's metric label: its name when the engine lists it, else `other`."""
-        if model is not None and (model in self._listed or model in self._fixed):
-            return model
+    def label(self, *names: str | None) -> str:
+        """The model's metric label: the first of its names that the engine lists, else `other`."""
+        for name in names:
+            if name is not None and (name in self._listed or name in self._fixed):
+                return name
         return OTHER
 
-    def context_length(self, model: str | None) -> int | None:
-        """The model's longest context in tokens, where the engine tells."""
-        card = self._listed.get(model) if model is not None else None
-        return card.max_model_len if card is not None else None
+    def context_length(self, *names: str | None) -> int | None:
+        """The longest context in tokens of the model with one of these names, where it is told.
+
+        That of an adapter is its base's, unless it has one of its own.
+        """
+        card = self._listed.get(self.label(*names))
+        if card is None:
+            return None
+        if card.max_model_len is None and (base := self.base_of(card.id)) is not None:
+            card = base
+        return card.max_model_len
 
     @property
-    def base(self) -> ServedModel | None:
-        """The model whose weights the engine reads; LoRA adapters and aliases share it."""
-        return next((card for card in self._listed.values() if card.parent is None), None)
+    def bases(self) -> tuple[ServedModel, ...]:
+        """The models with weights of their own: adapters left out, else the names that are set."""
+        if self._listed:
+            return tuple(card for card in self._listed.values() if card.parent is None)
+        return tuple(ServedModel(name, None, None, None) for name in self._fixed)
 
-    @property
-    def base_label(self) -> str:
-        """The label of figures that belong to the engine as a whole."""
-        base = self.base
+    def base_of(self, name: str | None) -> ServedModel | None:
+        """The model whose weights are read for the one with this name; None when not listed."""
+        bases = self.bases
+        card = next((card for card in bases if card.id == name), None)
+        if card is None and name in self._listed:
+            parent = self._listed[name].parent
+            among = [base for base in bases if parent in (base.id, base.root)]
+            # The name of the base is not always one that it is served under.
+            among = among or list(bases)
+            card = among[0] if len(among) == 1 else None
+        return card
+
+
+class ServedNow:
+    """Whose weights the engine reads now, as the answers name it.
+
+    A model that answered last less than `memory` seconds ago counts.
+    """
+
+    def __init__(self, facts: EngineFacts, memory: float) -> None:
+        self._facts = facts
+        self._memory = memory
+        self._named: dict[str, float] = {}
+
+    def answered(self, name: str | None, at: float) -> None:
+        """An answer with tokens said at `at` (monotonic seconds) that `name` gave it."""
+        base = self._facts.base_of(name)
         if base is not None:
-            return base.id
-        return self._fixed[0] if self._fixed else OTHER
+            self._named[base.id] = max(at, self._named.get(base.id, at))
+
+    def base(self) -> ServedModel | None:
+        """The one model whose weights are read; None when it is not known or there are several.
+
+        Where the engine serves one under several names, the name of the last answers.
+        """
+        bases = self._facts.bases
+        known = [base for base in bases if base.id in self._named]
+        last = max((self._named[base.id] for base in known), default=0.0)
+        recent = [base for base in known if last - self._named[base.id] <= self._memory]
+        candidates = recent or bases
+        first = candidates[0] if candidates else None
+        if first is None or len(candidates) == 1:
+            return first
+        same_weights = first.root is not None and all(
+            base.root == first.root for base in candidates
+        )
+        return first if same_weights else None
+
+    @property
+    def among_several(self) -> bool:
+        """Whether there are models, and it is not known which of them is read."""
+        return bool(self._facts.bases) and self.base() is None
+
+    def reads(self, name: str | None) -> bool:
+        """Whether answers of the model with this name read the weights of `base`."""
+        base = self.base()
+        if base is None or len(self._facts.bases) == 1:
+            return base is not None or not self.among_several
+        own = self._facts.base_of(name)
+        return own is not None and (own.id == base.id or own.root == base.root is not None)

@@ -36,6 +36,14 @@ class Refusal:
         return headers
 
 
+class Refused(Exception):  # noqa: N818 - carries the answer
+    """A request ends here; the client is told why if it can still be told anything."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
 def engine_unreachable(upstream: str, why: str) -> Refusal:
     return Refusal(
         502, "upstream_error", "upstream_unreachable",
@@ -92,8 +100,41 @@ def body_too_large(limit: int) -> Refusal:
 def headers_too_large(limit: int) -> Refusal:
     return Refusal(
         431, "invalid_request_error", "headers_too_large",
-        f"The request's headers are larger than this proxy's limit of {limit} bytes "
-        "(max_header_bytes).",
+        f"The request's headers, trailers included, are larger than this proxy's limit of {limit} "
+        "bytes (max_header_bytes).",
+        "rejected",
+    )  # fmt: skip
+
+
+def head_timed_out(seconds: float) -> Refusal:
+    return Refusal(
+        408, "invalid_request_error", "request_timeout",
+        f"The head of the request was not complete within {seconds:g} s (head_timeout).",
+        "rejected",
+    )  # fmt: skip
+
+
+def body_timed_out(seconds: float) -> Refusal:
+    return Refusal(
+        408, "invalid_request_error", "request_timeout",
+        f"No byte of the rest of the request's body came for {seconds:g} s (body_timeout).",
+        "rejected",
+    )  # fmt: skip
+
+
+def version_not_supported() -> Refusal:
+    return Refusal(
+        505, "invalid_request_error", "http_version_not_supported",
+        "This proxy speaks HTTP/1.1 and HTTP/1.0 only.", "rejected",
+    )  # fmt: skip
+
+
+def host_not_allowed(host: str) -> Refusal:
+    return Refusal(
+        421, "invalid_request_error", "host_not_allowed",
+        f"The pages of tokgauge are not shown under the name {host!r}: a website could read them "
+        "by giving this machine a name of its own (DNS rebinding). Use an IP address, localhost, "
+        "or add the name to the setting allowed_hosts.",
         "rejected",
     )  # fmt: skip
 

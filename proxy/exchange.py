@@ -25,6 +25,14 @@ MIN_TOKENS_FOR_RATE = 16
 MIN_ARRIVALS_FOR_RATE = 8
 """Below this many separate arrivals the tokens were held back somewhere: the span is not theirs."""
 
+MOST_TOKENS_PER_CALL_EVENT = 1.05
+"""Tokens per event of an answer that calls tools, above which a parser has held tokens back."""
+
+_STREAM_BEGINS = (b"data:", b"event:", b"id:", b"retry:", b":")
+"""How an event stream begins, whatever its content type."""
+
+_BEFORE_CONTENT = b"\xef\xbb\xbf \t\r\n"
+"""Bytes that may come before what tells an event stream from JSON: byte order mark, white space."""
 
 _TEMPLATE_TOKENS = 1024
 """More than the chat templates of known models add to a request."""
@@ -87,18 +95,19 @@ class Exchange:
     """One request and its answer as they happen."""
 
     __slots__ = (
-        "_body", "_body_limit", "_counted", "_counted_up_to", "_decoder", "_ended_at", "_events",
-        "_first_output_at", "_first_token_at", "_in_proxy", "_last_byte_at",
-        "_learn_at", "_learned", "_received_at", "_sent_at", "_taken_up_to",
-        "_template", "_together", "_unread", "alone",
+        "_body", "_body_limit", "_counted", "_counted_up_to", "_decoder", "_empty_is_token",
+        "_ended_at", "_events", "_first", "_first_output_at", "_first_token_at", "_in_proxy",
+        "_last_byte_at", "_learn_at", "_learned", "_received_at", "_says_json", "_sent_at",
+        "_taken_up_to", "_template", "_together", "_unread", "alone",
         "asked", "gaps", "id", "method", "opened_at", "reader", "reported_events",
-        "request_bytes", "retried", "route", "status", "stream",
+        "reported_tokens", "request_bytes", "retried", "route", "status", "stream",
     )  # fmt: skip
 
     def __init__(
         self, *, exchange_id: str, method: str, route: str, opened_at: float,
-        gap_bounds: Sequence[float], observed_body_bytes: int,
+        gap_bounds: Sequence[float], observed_body_bytes: int, empty_is_token: bool = False,
     ) -> None:  # fmt: skip
+        """empty_is_token: see `AnswerReader`."""
         self.id = exchange_id
         self.method = method
         self.route = route
@@ -116,6 +125,9 @@ class Exchange:
         self._counted_up_to: float | None = None
         self.reported_events = 0
         """Token events that the live counter already holds (kept by whoever reports them)."""
+        self.reported_tokens = 0.0
+        """Tokens that they were taken for (kept by whoever reports them)."""
+        self._empty_is_token = empty_is_token
         self._body_limit = observed_body_bytes
         self._received_at: float | None = None
         self._sent_at: float | None = None
@@ -128,6 +140,8 @@ class Exchange:
         self._events: EventReader | None = None
         self._decoder: Decoder | None = None
         self._body: bytearray | None = None
+        self._first: bytes | None = None  # what came before it was clear what it is
+        self._says_json = False
         self._unread: list[str] = []
         self._learned: Template | None = None
         self._template: Template | None = None
@@ -136,10 +150,13 @@ class Exchange:
         self._taken_up_to: float | None = None
 
     @property
-    def model(self) -> str | None:
-        """The model's name: as requested, else as the answer says."""
-        if self.asked.model is not None:
-            return self.asked.model
+    def model_names(self) -> tuple[str | None, str | None]:
+        """The model's names: as requested, and as the answer says."""
+        return self.asked.model, self.answered_model
+
+    @property
+    def answered_model(self) -> str | None:
+        """The model's name as the answer says."""
         return self.reader.model if self.reader is not None else None
 
     @property
@@ -250,22 +267,16 @@ class Exchange:
         self.status = status
         content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
         self.stream = content_type == "text/event-stream"
-        make_reader = READERS.get(self.route)
-        if make_reader is None or not (self.stream or content_type == "application/json"):
-            return
-        if not self.stream and status >= 400:
+        if self.route not in READERS or not (self.stream or 200 <= status < 300):
             return
         self._decoder = decoder_for(headers.get("content-encoding", ""), self._body_limit)
         if self._decoder is None:
             self._unread.append("encoding")
-            return
-        self.reader = make_reader()
-        if self.stream:
-            self._events = EventReader()
-            if self.asked.echo:
-                self.reader.expect_echo()
+        elif self.stream:
+            self._read_events()
         else:
-            self._body = bytearray()
+            self._says_json = content_type == "application/json" or content_type.endswith("+json")
+            self._first = b""
 
     def token(self, at: float, data: bytes) -> bool:
         """Count the next bytes, if they are exactly one event with a token and nothing else to it.
@@ -289,6 +300,38 @@ class Exchange:
         """Time that chunks spent inside the proxy."""
         self._in_proxy += seconds
 
+    def _new_reader(self) -> AnswerReader:
+        reader = READERS[self.route]()
+        reader.empty_is_token = self._empty_is_token
+        return reader
+
+    def _read_events(self) -> None:
+        self.stream = True
+        self.reader = self._new_reader()
+        self._events = EventReader()
+        if self.asked.echo:
+            self.reader.expect_echo()
+
+    def _recognise(self, data: bytes) -> bytes:
+        """Find out from the first bytes what the answer is; returns all of it that has come.
+
+        Nothing is returned while that is not clear.
+        """
+        assert self._first is not None  # noqa: S101
+        begins = (self._first + data).lstrip(_BEFORE_CONTENT)
+        if begins.startswith(_STREAM_BEGINS):
+            self._read_events()
+        elif not begins or any(mark.startswith(begins) for mark in _STREAM_BEGINS):
+            self._first = begins
+            return b""
+        elif self._says_json or begins.startswith(b"{"):
+            self.reader = self._new_reader()
+            self._body = bytearray()
+        else:
+            self._decoder = None
+        self._first = None
+        return begins
+
     def _read(self, at: float, data: bytes, decoder: Decoder) -> None:
         try:
             decoded = decoder.decode(data)
@@ -298,6 +341,8 @@ class Exchange:
         except TooLargeError:
             self._give_up("size")
             return
+        if self._first is not None:
+            decoded = self._recognise(decoded)
         if self._events is not None and self.reader is not None:
             arrived = self._stream(at, decoded, self._events, self.reader)
             self._template = None
@@ -314,7 +359,7 @@ class Exchange:
         """Keep what this read has in common with those to come, if it is one token event."""
         if self.token_events >= self._learn_at:
             self._learn_at = self.token_events + min(self.token_events, RETRY_AFTER)
-            self._learned = learn(data, READERS[self.route]) or self._learned
+            self._learned = learn(data, self._new_reader) or self._learned
 
     def _stream(self, at: float, data: bytes, events: EventReader, reader: AnswerReader) -> bool:
         """Take the events of one read; returns whether a token was among them."""
@@ -341,6 +386,7 @@ class Exchange:
         self._unread.append(reason)
         self._decoder = None
         self._body = None
+        self._first = None
         if self.reader is not None and not self.stream:
             self.reader = None
 
@@ -353,14 +399,7 @@ class Exchange:
         usage = _NO_USAGE
         finish_reasons: tuple[str, ...] = ()
         if reader is not None:
-            reader.token_events = self.token_events
-            if self._body:
-                reader.body(bytes(self._body))
-            if self._events is not None and self._events.overflows:
-                self._unread.append("event_size")
-            if reader.unreadable:
-                self._unread.append("json")
-            usage = reader.usage
+            usage = self._read_all(reader)
             finish_reasons = tuple(reader.finish_reasons.values())
         started = self._received_at if self._received_at is not None else self.opened_at
         completion, source = self._completion_tokens(usage.completion)
@@ -369,14 +408,13 @@ class Exchange:
         if self.token_events:
             first_token = _since(started, self._first_token_at)
             first_output = _since(started, self._first_output_at)
-            tpot = self._time_per_output_token(completion)
+            tpot = self._time_per_output_token(completion, source)
             if completion is not None and source == "usage":
                 per_event = completion / self.token_events
         return Measurement(
             id=self.id,
             method=self.method,
             route=self.route,
-            model=self.model,
             stream=self.stream or self.asked.stream,
             status=self.status,
             outcome=self._outcome(outcome),
@@ -407,17 +445,43 @@ class Exchange:
             unread=tuple(self._unread),
         )
 
+    def _read_all(self, reader: AnswerReader) -> Usage:
+        """Read what is left to read; returns the counts that hold for the whole answer."""
+        reader.token_events = self.token_events
+        if self._body:
+            reader.body(bytes(self._body))
+        if self._events is not None and self._events.overflows:
+            self._unread.append("event_size")
+        if reader.unreadable:
+            self._unread.append("json")
+        usage = reader.usage
+        if usage.completion is not None and self.stream and reader.usage_is_contradicted:
+            if reader.finished:  # else the right count may have been still to come
+                self._unread.append("usage")
+            usage = usage._replace(completion=None, reasoning=None)
+        return usage
+
     def _outcome(self, seen: Outcome) -> Outcome:
+        reader = self.reader
+        if seen == "client_closed" and self.stream and reader is not None and reader.done:
+            seen = "ok"  # it had got all of the answer
         if seen != "ok":
             return seen
         if self.status is not None and self.status >= 400:
             return "upstream_error"
-        reader = self.reader
         if reader is not None and reader.error:
             return "stream_error"
-        if reader is not None and self.stream and not reader.finished and not self._unread:
-            return "upstream_incomplete"
-        return "ok"
+        return "ok" if self._is_whole else "upstream_incomplete"
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether an answer of text is here to its end, as far as it could be read."""
+        reader = self.reader
+        if self._first is not None:
+            return self.status != 200  # nothing has come, or white space only
+        if reader is None:
+            return True
+        return reader.finished or (self.stream and bool(self._unread))
 
     def _completion_tokens(self, counted: int | None) -> tuple[int | None, TokenSource | None]:
         reader = self.reader
@@ -425,11 +489,8 @@ class Exchange:
             return None, None
         if counted is not None:
             return counted, "usage"
-        if (
-            self.stream
-            and "event_size" not in self._unread
-            and (self.token_events or reader.finished)
-        ):
+        # A finish without a token event is no count of 0: a parser of tool calls may hold all back.
+        if self.stream and "event_size" not in self._unread and self.token_events:
             return self.token_events, "events"
         return None, None
 
@@ -440,17 +501,25 @@ class Exchange:
         others, ended = len(reader.sequence_events), len(reader.finish_reasons)
         return ended if ended > others else 1 + others
 
-    def _time_per_output_token(self, tokens: int | None) -> float | None:
+    def _time_per_output_token(
+        self, tokens: int | None, source: TokenSource | None
+    ) -> float | None:
         """Seconds per token of one sequence, from its first token event to its last.
 
         The first event's tokens belong to the prefill. Continuous usage tells how many they are;
-        else it is one a sequence, as engines emit the prefill's token by itself.
+        else it is one a sequence, as engines emit the prefill's token by itself. Parsers of tool
+        calls hold tokens back, also before the first event: then the span is not that of the
+        tokens.
         """
         reader = self.reader
         if tokens is None or reader is None or self._first_token_at is None:
             return None
         sequences = self._sequences()
         if tokens < MIN_TOKENS_FOR_RATE * sequences or self.arrivals < MIN_ARRIVALS_FOR_RATE:
+            return None
+        if reader.calls and (
+            source == "events" or tokens > MOST_TOKENS_PER_CALL_EVENT * self.token_events
+        ):
             return None
         assert self._last_token_at is not None  # noqa: S101
         elapsed = self._last_token_at - self._first_token_at

@@ -22,17 +22,23 @@ _NOTED = _HOP_BY_HOP.union((b"host", b"content-length", b"content-encoding", b"e
 class Incoming:
     """The headers of a request, looked through once. Names must be in lower case.
 
-    hosts: how many Host headers there are. length: the first Content-Length, 0 without one.
-    encoding: the first Content-Encoding. codings: all values of Transfer-Encoding.
+    hosts: how many Host headers there are. host: the last one's value, None without one.
+    length: the first Content-Length, 0 without one. lengths: all of them, without blanks around
+    them. encoding: the first Content-Encoding. codings: all values of Transfer-Encoding.
+    expects: whether the client waits for `100 Continue`.
     """
 
-    __slots__ = ("_onward", "codings", "encoding", "hosts", "length")
+    __slots__ = (
+        "_onward", "codings", "encoding", "expects", "host", "hosts", "length", "lengths",
+    )  # fmt: skip
 
     def __init__(self, headers: Iterable[Header]) -> None:
         self.hosts = 0
+        self.host: bytes | None = None
         self.encoding: bytes | None = None
         self.codings: list[bytes] = []
-        length: bytes | None = None
+        self.lengths: list[bytes] = []
+        self.expects = False
         named: list[bytes] = []
         onward: list[Header] = []
         for header in headers:
@@ -43,10 +49,13 @@ class Incoming:
             value = header[1]
             if name == b"host":
                 self.hosts += 1
+                self.host = value
                 onward.append(header)
             elif name == b"content-length":
-                length = value if length is None else length
-                onward.append(header)
+                # Blanks around it are legal, and an engine that minds them would misread it.
+                length = value.strip(b" \t")
+                self.lengths.append(length)
+                onward.append((name, length))
             elif name == b"content-encoding":
                 self.encoding = value if self.encoding is None else self.encoding
                 onward.append(header)
@@ -54,8 +63,11 @@ class Incoming:
                 self.codings.append(value)
             elif name == b"connection":
                 named += _named_in(value)
-            # Hop-by-hop, or `expect`: the proxy has answered `100-continue` itself.
-        self.length = int(length or 0)
+            elif name == b"expect":  # the proxy answers `100-continue` itself
+                self.expects = self.expects or value.strip(b" \t").lower() == b"100-continue"
+            # Everything else that is noted is hop-by-hop.
+        first = self.lengths[0] if self.lengths else b""
+        self.length = int(first) if first.isdigit() else 0
         if named:
             dropped = frozenset(named).difference(_NEVER_DROPPED)
             onward = [header for header in onward if header[0] not in dropped]

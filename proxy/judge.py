@@ -34,7 +34,7 @@ from proxy.efficiency import (
     prefill_share,
     request_ratio,
 )
-from proxy.engine import PATIENT_ENGINES, EngineFacts
+from proxy.engine import OTHER, PATIENT_ENGINES, EngineFacts, ServedNow
 from proxy.engine_metrics import EngineRates, EngineReading
 from proxy.exchange import Exchange
 from proxy.gpu import figures as gpu_figures
@@ -93,6 +93,7 @@ class Judge:
         self._several_workers = settings.workers > 1
         self._watch = DecodingWatch(monotonic())
         self._answers = Answers()
+        self._served = ServedNow(facts, settings.rate_window)
         self._looks: deque[_Look] = deque()
         self._model: ModelBytes | None = None
         self._model_of: tuple[str | None, str | None] | None = None
@@ -129,18 +130,21 @@ class Judge:
         self._watch.ended(exchange)
         if exchange.generates:
             self._last_ended_at = monotonic()
+            if done.completion_tokens:
+                self._served.answered(exchange.answered_model, self._last_ended_at)
             self._answers.add(done, streamed=exchange.stream)
         if done.stream and done.token_source == "usage" and done.token_events:
             self._tokens += done.completion_tokens or 0
             self._events += done.token_events
 
-    def complete(self, done: Measurement) -> Measurement:
+    def complete(self, exchange: Exchange, done: Measurement) -> Measurement:
         """Add to a measurement what only the look at the GPU tells."""
         figures = self._published.current
         if figures is None:
             return done
         contention = self._met(done, figures)
-        ratio = self._request_ratio(done, figures)
+        served = self._served.reads(exchange.answered_model)
+        ratio = self._request_ratio(done, figures) if served else None
         if contention is None and ratio is None:
             return done
         return msgspec.structs.replace(done, contention=contention, ceiling_ratio=ratio)
@@ -211,6 +215,7 @@ class Judge:
                 reading = None
             elif reading.kind in PATIENT_ENGINES:
                 self._facts.may_be_asked_while_busy = True
+                self._facts.is_vllm = reading.kind == "vllm"
         self._looks.append(_Look(reading, *self._seen(), own))
         self._forget_old_looks()
         if reading is not None:
@@ -222,7 +227,11 @@ class Judge:
     def _seen(self) -> tuple[Decoded, Answers]:
         """What the exchanges of this process showed since the last call."""
         ended, self._answers = self._answers, Answers()
-        return self._watch.look(monotonic(), self._live), ended
+        now = monotonic()
+        for exchange in self._live:
+            if exchange.token_events:
+                self._served.answered(exchange.answered_model, now)
+        return self._watch.look(now, self._live), ended
 
     def _own_sequences(self) -> int:
         return sum(exchange.sequences for exchange in self._live if exchange.generates)
@@ -238,7 +247,9 @@ class Judge:
 
     async def _read_model(self) -> None:
         """Read the files of the served model again when another one is served."""
-        base = self._facts.base
+        if self._served.among_several:
+            return
+        base = self._served.base()
         served = (base.root if base is not None else None, self._kv_cache_dtype)
         known = self._model is not None and isinstance(self._model.weights, WeightsFound)
         due = monotonic() - self._model_read_at > _FILES_INTERVAL
@@ -372,6 +383,10 @@ class Judge:
     ) -> Efficiency | NotJudged:
         if isinstance(window, NotJudged):
             return window
+        if self._served.among_several:
+            return NotJudged(
+                "the engine lists several models, and its answers do not tell which one it reads"
+            )
         if self._model is None or not isinstance(self._model.weights, WeightsFound):
             unknown = self._model.weights if self._model is not None else None
             why = unknown.reason if isinstance(unknown, WeightsUnknown) else "not read yet"
@@ -385,7 +400,8 @@ class Judge:
         self, now: float, snapshot: Snapshot | None, bandwidth: Bandwidth,
         window: Window | NotJudged, judged: Efficiency | NotJudged, rates: EngineRates | None,
     ) -> None:  # fmt: skip
-        model = self._facts.base_label
+        base = self._served.base()
+        model = base.id if base is not None else OTHER
         samples: dict[str, list[tuple[tuple[str, ...], float]]] = {}
         contentions = self._contention.latest(now)
         engine = self._settings.engine
@@ -440,6 +456,7 @@ class Judge:
     def _ceilings(self, model: str, bandwidth: Bandwidth) -> list[tuple[tuple[str, ...], float]]:
         if (
             self._model is None
+            or self._served.among_several
             or not isinstance(self._model.weights, WeightsFound)
             or bandwidth.bytes_per_second is None
         ):
@@ -466,7 +483,7 @@ class Judge:
         return per_gpu * gpus * rates.seconds / window.busy_seconds
 
     def _model_info(self, model: str) -> list[tuple[tuple[str, ...], float]]:
-        if self._model is None:
+        if self._model is None or self._served.among_several:
             return []
         weights, kv = self._model.weights, self._model.kv
         sources = (
@@ -474,7 +491,7 @@ class Judge:
             if isinstance(weights, WeightsFound)
             else ("", "")
         )
-        base = self._facts.base
+        base = self._served.base()
         root = (base.root or "") if base is not None else ""
         return [((model, root, *sources, kv.source if isinstance(kv, KvCache) else ""), 1.0)]
 
@@ -505,6 +522,7 @@ class Judge:
             steps_source=window.steps_source if isinstance(window, Window) else None,
             request_ratio=ended.ratios.median(),
             tokens_per_second=_while_busy(rates, window),
+            sequence_tokens_per_second=_of_one_sequence(window),
             decoded_tokens=_decoded_tokens(decoded, rates),
             window_seconds=decoded.seconds,
             busy_ratio=decoded.busy_seconds / decoded.seconds if decoded.seconds else None,
@@ -604,6 +622,16 @@ def _while_busy(rates: EngineRates | None, window: Window | NotJudged) -> float 
     if isinstance(window, NotJudged) or not window.busy_seconds:
         return None
     return rates.generation_tokens_per_second * rates.seconds / window.busy_seconds
+
+
+def _of_one_sequence(window: Window | NotJudged) -> float | None:
+    """Tokens per second of one sequence: it gains so many in each step of its engine.
+
+    How many sequences run is only sampled, so it is not the tokens of all divided by that.
+    """
+    if isinstance(window, NotJudged) or window.tokens_per_step is None or not window.busy_seconds:
+        return None
+    return window.steps / window.busy_seconds * window.tokens_per_step
 
 
 def _lacks_traffic(judged: Efficiency | NotJudged) -> bool:

@@ -114,7 +114,7 @@ class LiveMeter:
         stall_after = self._settings.stall_after
         gained: dict[str, _Gained] = {}
         for exchange in self._live:
-            model = self._facts.label(exchange.model)
+            model = self._facts.label(*exchange.model_names)
             in_flight[model] = in_flight.get(model, 0) + 1
             if not exchange.token_events:
                 continue

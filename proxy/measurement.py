@@ -26,7 +26,6 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     id: str
     method: str
     route: str
-    model: str | None
     stream: bool
     status: int | None
     outcome: Outcome

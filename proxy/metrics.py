@@ -178,8 +178,10 @@ class Metrics:
 
         self.requests = counter(
             "requests_total",
-            "Exchanges that ended. outcome: ok; client_closed; upstream_error (status >= 400); "
-            "stream_error (error event in a 200); upstream_incomplete (cut before its end); "
+            "Exchanges that ended. outcome: ok; client_closed (before the answer's last event); "
+            "upstream_error (status >= 400); "
+            "stream_error (error event in a 200); upstream_incomplete (cut before its end, or a "
+            "200 to a generating request without a whole answer in it); "
             "upstream_stalled (silent for stream_idle_timeout); upstream_unreachable; timeout; "
             "rejected (by the proxy's limits); proxy_shutdown (cut at the drain limit); "
             "proxy_error (cut by a bug of the proxy, which is in its log).",
@@ -207,7 +209,9 @@ class Metrics:
             "model", "limit",
         )  # fmt: skip
         self.prompt_tokens = counter(
-            "prompt_tokens_total", "Prompt tokens, from the engine's usage.", "model"
+            "prompt_tokens_total",
+            "Prompt tokens, cached ones included, from the engine's usage.",
+            "model",
         )
         self.cached_prompt_tokens = counter(
             "cached_prompt_tokens_total",
@@ -217,7 +221,8 @@ class Metrics:
         self.completion_tokens = counter(
             "completion_tokens_total",
             "Completion tokens of ended exchanges. source=usage: the engine's count (the last one "
-            "seen); source=events: token events counted where the engine gave no usage.",
+            "seen); source=events: token events counted where the engine gave no usage, or one "
+            "that the stream contradicts.",
             "model", "source",
         )  # fmt: skip
         self.reasoning_tokens = counter(
@@ -255,8 +260,9 @@ class Metrics:
         self.time_per_output_token = histogram(
             "time_per_output_token_seconds",
             "(last token event - first token event) / (completion tokens - tokens of the first "
-            "event), per sequence. Absent below 16 tokens or 8 separate arrivals. source: where "
-            "the token count comes from.",
+            "event), per sequence. Absent below 16 tokens or 8 separate arrivals, and for tool "
+            "calls whose tokens did not each come with an event. source: where the token count "
+            "comes from.",
             "model", "source",
         )  # fmt: skip
         self.silent_wait = histogram(
@@ -289,9 +295,10 @@ class Metrics:
         )
         self.output_rate = gauge(
             "output_tokens_per_second",
-            "Tokens of all running answers per second over the last rate_window seconds: token "
-            "events x tokens per event of the model's finished answers (1 until one has told), "
-            "answers that were not streamed spread evenly over their duration.",
+            "Tokens per second over the last rate_window seconds, or since the first token where "
+            "that is less. Of ended answers the engine's count, spread evenly over their decoding; "
+            "of running ones token events x tokens per event of the model's finished answers (1 "
+            "until one has told).",
             "model",
         )
         self.upstream_up = gauge(
@@ -314,7 +321,9 @@ class Metrics:
         self.unread = counter(
             "unread_answers_total",
             "Answers that could not be read completely for measuring: encoding (unknown or "
-            "damaged), size (body too large), event_size (an event too large), json (invalid).",
+            "damaged), size (body too large), event_size (an event too large), json (invalid), "
+            "usage (a count that the stream contradicts: tokens came after it, or more token "
+            "events of one sequence than it counts tokens).",
             "reason",
         )
         build = gauge(

@@ -65,6 +65,7 @@ class Observer:
             opened_at=at,
             gap_bounds=self._settings.duration_buckets,
             observed_body_bytes=self._settings.observed_body_bytes,
+            empty_is_token=self.facts.is_vllm,
         )
         self._admit(exchange)
         return exchange
@@ -107,7 +108,7 @@ class Observer:
         for exchange, at, outcome in ended:
             self.live.discard(exchange)
             try:
-                context_length = self.facts.context_length(exchange.model)
+                context_length = self.facts.context_length(*exchange.model_names)
                 self._record(exchange, exchange.end(at, outcome, context_length))
             except Exception as error:  # border: measuring must not harm the traffic
                 self.report("end", error)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import ipaddress
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy import __version__, status
+from proxy.client_request import REQUEST
 from proxy.engine import EngineFacts
+from proxy.errors import host_not_allowed
 from proxy.published import Published, Sample
 from proxy.workers import DRAINING
 
@@ -42,6 +46,45 @@ _FOR_BROWSERS = {
     "Referrer-Policy": "no-referrer",
 }
 _NOT_A_PAGE = "default-src 'none'; frame-ancestors 'none'"
+
+
+_SHOWN_HOST = 200
+
+
+class AllowedHosts:
+    """Under which names the pages may be read.
+
+    A website can give this machine a name of its own and have a visitor's browser read pages under
+    it (DNS rebinding). It cannot do so with an IP address, so those are always allowed, as are
+    localhost and the address that the proxy listens on. names: further ones; `*` allows any.
+    """
+
+    def __init__(self, listens_on: str, names: Iterable[str]) -> None:
+        self._names = {_bare(name) for name in ("localhost", listens_on, *names)}
+
+    def allows(self, host: str) -> bool:
+        """Whether a Host header, whose port does not matter, is one of them."""
+        name = _bare(host)
+        if name in self._names or "*" in self._names:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+
+_PORT = re.compile(r":\d*$")
+
+
+def _bare(host: str) -> str:
+    """A host in lower case, without port, brackets and the root's dot."""
+    host = host.strip(" \t").lower()
+    if host.count(":") == 1 or host.startswith("["):
+        host = _PORT.sub("", host)
+    if host.startswith("[") and host.endswith("]"):
+        return host[1:-1]
+    return host.removesuffix(".")
 
 
 @dataclass
@@ -71,7 +114,8 @@ def own_pages(
     refresh: Callable[[], None],
     readiness: Readiness,
     published: Published,
-) -> Starlette:
+    allowed: AllowedHosts,
+) -> ASGIApp:
     """The ASGI application of the pages; `refresh` brings live figures up to now."""
 
     async def metrics(request: Request) -> Response:
@@ -110,15 +154,27 @@ def own_pages(
             return JSONResponse({"status": "ready"})
         return JSONResponse({"status": "not ready", "reason": reason}, status_code=503)
 
-    return Starlette(
+    pages = Router(
+        redirect_slashes=False,  # a redirect would repeat whatever Host it was asked under
         routes=[
             Route("/tokgauge/metrics", metrics),
             Route("/tokgauge/status", status_page),
             Route("/tokgauge/live", live),
             Route("/tokgauge/healthz", healthz),
             Route("/tokgauge/readyz", readyz),
-        ]
+        ],
     )
+
+    async def under_an_allowed_name(scope: Scope, receive: Receive, send: Send) -> None:
+        host = scope["extensions"][REQUEST].incoming.host
+        if host is None or allowed.allows(host.decode("latin-1")):
+            await pages(scope, receive, send)
+            return
+        refusal = host_not_allowed(host[:_SHOWN_HOST].decode("latin-1"))
+        response = Response(refusal.body(), refusal.status, media_type="application/json")
+        await response(scope, receive, send)
+
+    return under_an_allowed_name
 
 
 def _live_samples(registry: CollectorRegistry) -> dict[str, list[Sample]]:

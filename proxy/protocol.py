@@ -1,34 +1,46 @@
-"""The client side's HTTP: uvicorn's httptools protocol, stricter and leaner where a proxy needs it.
+"""The client side's HTTP: a protocol for uvicorn's server, made for a proxy.
 
-Beyond uvicorn's own: a bound on the request head, no answer written into the middle of another,
-answers to HTTP/1.0 clients without chunks, 304 with a Content-Length, header names in their case, a
-cut that a client can tell from an end, and less work per chunk.
+Requests are answered one after the other in the order in which they came, whatever the proxy itself
+has to say about one of them. Beyond what applications need: answers to HTTP/1.0 clients without
+chunks, 304 with a Content-Length, header names in their case, a cut that a client can tell from an
+end, a bound on everything that a client can make endless, and little work per chunk.
 """
 
 from __future__ import annotations
 
 import asyncio
 import http
+import logging
 import socket
 import struct
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol, cast
 
-import httptools
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+import uvicorn
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
+from uvicorn.protocols.utils import get_local_addr, get_remote_addr
+from uvicorn.server import ServerState
 
-from proxy.client_request import REQUEST, ClientRequest, SeenHead, SeenHeads
-from proxy.errors import headers_too_large, malformed
+from proxy.client_request import REQUEST, ClientRequest
+from proxy.errors import Refusal, Refused, body_timed_out, head_timed_out
 from proxy.headers import Header
+from proxy.request_reader import RequestReader
+
+logger = logging.getLogger("uvicorn.error")
 
 CLIENT = "tokgauge.client"
 """Scope extension: the `Client` that sent the request."""
 
 _MOST_WAITING = 8
 """Pipelined requests that are read ahead: reading goes on to see the client leave."""
+
+_LINGER = 2.0
+_LINGER_BYTES = 1024 * 1024
+"""Seconds and bytes for which a client that still sends may go on after its last answer: closed at
+once, the connection would be reset, and the answer lost with it."""
 
 _CHUNK_LINES = tuple(b"%x\r\n" % size for size in range(1024))
 """The lines before chunks of the size of an event, so that no event formats its own."""
@@ -59,9 +71,6 @@ class Client(Protocol):
     def begin(self, status: int, headers: Sequence[Header], *, body_follows: bool) -> bool:
         """Begin the answer. body_follows: `write`, `finish` or `release_head` is called next."""
 
-    def begin_rendered(self, framing: bytes, head: bytes, *, body_follows: bool) -> bool:
-        """`begin` with what `render_head` gave for a request and keep-alive like this one's."""
-
     def release_head(self) -> bool:
         """Send the head by itself: no body follows it yet."""
 
@@ -89,10 +98,24 @@ Application = Callable[[Any, Any, Any], Awaitable[None]]
 """An ASGI application."""
 
 
-class AtOnce(Protocol):
-    """The application of a `ProxyProtocol`, as far as it is more than ASGI."""
+@dataclass(frozen=True, slots=True)
+class ClientLimits:
+    """What a client may take: bytes of a head; seconds for a head, between two reads of a body, and
+    between two requests.
+    """
 
-    heads: SeenHeads
+    head_bytes: int
+    head: float
+    body: float
+    idle: float
+
+
+class ProxyApplication(Protocol):
+    """The application of a `ProxyProtocol`: ASGI and more."""
+
+    limits: ClientLimits
+
+    def __call__(self, scope: Any, receive: Any, send: Any) -> Awaitable[None]: ...
 
     def carry_at_once(self, client: Client, server: tuple[str, int | None] | None) -> bool:
         """Carry a request that is here completely; False when it must go by ASGI."""
@@ -107,10 +130,10 @@ def _status_line(status: int) -> bytes:
     return b"HTTP/1.1 %d %b" % (status, phrase.encode())
 
 
-class Cycle(RequestResponseCycle):
+class Cycle:
     """One request and its answer on a connection; also its `Client`."""
 
-    # What uvicorn's class keeps, without a store for what seldom changes.
+    # What seldom changes, without a store for it.
     disconnected = False
     more_body = True
     response_started = False
@@ -127,8 +150,9 @@ class Cycle(RequestResponseCycle):
     _on_ready: Callable[[], None] | None = None
     _message_event: asyncio.Event | None = None
     _stirred = False
+    _fault: Refusal | None = None
 
-    body: bytes | bytearray = b""  # type: ignore[assignment]
+    body: bytes | bytearray = b""
     """What has come of the request's body and has not been received."""
 
     def __init__(self, connection: ProxyProtocol, request: ClientRequest) -> None:
@@ -136,18 +160,13 @@ class Cycle(RequestResponseCycle):
         self._connection = connection
         self.transport = connection.transport
         self.flow = connection.flow
-        self.logger = connection.logger
-        self.on_response = connection.on_response_complete
         self.keep_alive = request.keep_alive
-        self.waiting_for_100_continue = connection.expect_100_continue
+        self.waiting_for_100_continue = (
+            request.incoming.expects and request.version != "1.0" and request.has_body
+        )
 
     @property
-    def over(self) -> bool:
-        """Whether nothing of this request or its answer is missing, and another one may follow."""
-        return self.response_complete and not self.more_body and self.keep_alive
-
-    @property
-    def message_event(self) -> asyncio.Event:  # type: ignore[override]
+    def message_event(self) -> asyncio.Event:
         """What `receive` waits for; made for those only who call it."""
         event = self._message_event
         if event is None:
@@ -162,28 +181,69 @@ class Cycle(RequestResponseCycle):
         if self._message_event is not None:
             self._message_event.set()
 
-    async def run_asgi(self, app: Any) -> None:
+    async def run_asgi(self, app: Application) -> None:
         connection = self._connection
         scope = self.request.scope(
-            server=connection.server, client=connection.client, scheme=connection.scheme,
+            server=connection.server, client=connection.client, scheme="http",
             extensions={CLIENT: self, REQUEST: self.request},
         )  # fmt: skip
         try:
             await app(scope, self.receive, self.send)
         except BaseException as error:  # border: whatever the app raises ends this answer only
             if not isinstance(error, asyncio.CancelledError):
-                self.logger.error("error in the application", exc_info=error)
+                logger.error("error in the application", exc_info=error)
         finally:
             del scope["extensions"][CLIENT]  # it refers back to this object
             self.end()
 
+    async def receive(self) -> dict[str, Any]:
+        """ASGI's. Raises Refused when the rest of the body can never come."""
+        if self.waiting_for_100_continue and not self.transport.is_closing():
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.waiting_for_100_continue = False
+        if not self.disconnected and not self.response_complete and self._fault is None:
+            self._connection.read_on()
+            await self.message_event.wait()
+            self._forget_stir()
+        if self.disconnected or self.response_complete:
+            return {"type": "http.disconnect"}
+        if self._fault is not None:
+            raise Refused(self._fault)
+        body, self.body = bytes(self.body), b""
+        return {"type": "http.request", "body": body, "more_body": self.more_body}
+
+    def _forget_stir(self) -> None:
+        self._stirred = False
+        if self._message_event is not None:
+            self._message_event.clear()
+
+    def take_body(self, data: bytes) -> None:
+        """A part of the request's body has come."""
+        self.waiting_for_100_continue = False
+        if self.body:
+            if isinstance(self.body, bytes):
+                self.body = bytearray(self.body)
+            self.body += data
+        else:
+            self.body = data
+        self.stir()
+
+    def body_is_whole(self) -> None:
+        """The request's body has come."""
+        self.more_body = False
+        self.stir()
+
+    def break_body(self, refusal: Refusal) -> None:
+        """The rest of the request's body can never come."""
+        self._fault = refusal
+        self.stir()
+
     def hand_over(self, app: Application) -> None:
-        self._connection._start_asgi_task(self, app)
+        self._connection._start_task(self, app)
 
     def end(self) -> None:
         if not self.response_complete and not self.disconnected:
             self._cut()
-        self.on_response = _nothing
         self._on_left = self._on_ready = self._on_full = None
 
     def _cut(self) -> None:
@@ -217,9 +277,7 @@ class Cycle(RequestResponseCycle):
         if self.more_body or self.disconnected or self.waiting_for_100_continue:
             return None
         body, self.body = bytes(self.body), b""
-        self._stirred = False
-        if self._message_event is not None:
-            self._message_event.clear()
+        self._forget_stir()
         self._connection.read_on()
         return body
 
@@ -248,14 +306,11 @@ class Cycle(RequestResponseCycle):
     def begin(self, status: int, headers: Sequence[Header], *, body_follows: bool) -> bool:
         if self.disconnected:
             return True
+        if self.waiting_for_100_continue:
+            self.waiting_for_100_continue = False
+            self.keep_alive = False  # nobody can tell whether its body comes now
         framing, head = render_head(status, headers, self.request, keep_alive=self.keep_alive)
-        return self.begin_rendered(framing, head, body_follows=body_follows)
-
-    def begin_rendered(self, framing: bytes, head: bytes, *, body_follows: bool) -> bool:
-        if self.disconnected:
-            return True
         self.response_started = True
-        self.waiting_for_100_continue = False
         self._framing = framing
         if body_follows:
             # A short answer is one write then, and one wake-up of the client.
@@ -305,10 +360,9 @@ class Cycle(RequestResponseCycle):
         if end:
             self.transport.write(end)
         self.response_complete = True
+        self.body = b""
         self.stir()
-        if not self.keep_alive:
-            self.transport.close()
-        self.on_response()
+        self._connection.answered(self)
 
 
 def render_head(
@@ -339,48 +393,50 @@ def render_head(
     return framing, b"\r\n".join(lines)
 
 
-def _nothing() -> None:
-    """What follows on an answer that has ended already."""
-
-
-class ProxyProtocol(HttpToolsProtocol):
+class ProxyProtocol(asyncio.Protocol):
     """One client connection."""
 
-    cycle: Cycle
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.max_header_bytes = self.config.h11_max_incomplete_event_size or 65536
-        self._head_bytes: int | None = None  # of an unfinished head, None outside of one
-        self._head_at_most: int | None = None
-        self._idle_since: float | None = None
-        self._deaf = False
+    def __init__(
+        self, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:  # fmt: skip
+        if not config.loaded:
+            config.load()
+        self._app = cast(ProxyApplication, config.loaded_app)
+        self._limits = limits = self._app.limits
+        self._loop = _loop or asyncio.get_event_loop()
+        self._server_state = server_state
+        self._reader = RequestReader(self, limits.head_bytes)
+        self._cycle: Cycle | None = None  # the last request that was read
         self._arrived: Cycle | None = None  # a request whose body may be here, too
         self._active: Cycle | None = None  # whose answer is the one to send; others wait
-        self._waiting: deque[Cycle] | None = None
-        self._last_head: SeenHead | None = None
-        # None for an application that is only ASGI.
-        self._at_once = cast(AtOnce, self.app) if hasattr(self.app, "carry_at_once") else None
+        self._waiting: deque[Cycle] = deque()
+        self._lingered: int | None = None  # bytes since the last answer, once nothing is read
+        self._since = self._loop.time()  # when the client last did what it has a time limit for
+        self._timer: asyncio.TimerHandle | None = None
+        self._look_every = max(0.01, min(limits.head, limits.body, limits.idle) / 4)
+        self.transport: asyncio.Transport
+        self.flow: FlowControl
+        self.server: tuple[str, int | None] | None = None
+        self.client: tuple[str, int] | None = None
 
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        if self._active is not None:
-            self._active.full()
+    # The server's side
 
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        if self._active is not None:
-            self._active.ready()
-            if self._active.response_complete:
-                self._carry_next()
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.flow = FlowControl(self.transport)
+        self.server = get_local_addr(self.transport)
+        self.client = get_remote_addr(self.transport)
+        self._server_state.connections.add(self)  # type: ignore[arg-type]
+        self._timer = self._loop.call_later(self._look_every, self._look_at_time)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.connections.discard(self)
+        self._server_state.connections.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
         self.flow.resume_writing()
-        if exc is None:
-            self.transport.close()
-        self._unset_keepalive_if_required()
-        self.parser = None  # type: ignore[assignment]
+        self.transport.close()
+        self._reader.close()
         cycle = self._active
         if cycle is not None:
             if not cycle.response_complete:
@@ -388,200 +444,197 @@ class ProxyProtocol(HttpToolsProtocol):
             cycle.stir()
             cycle.left()
 
-    def data_received(self, data: bytes) -> None:
-        if self._deaf:
-            return
-        self._idle_since = None
-        at_once, active = self._at_once, self._active
-        if (
-            self._head_bytes is not None
-            or (active is not None and not (active is self.cycle and active.over))
-            or self.flow.write_paused
-        ):
-            at_once = None  # this is not where a request begins whose turn it is
-        if at_once is not None:
-            seen = self._last_head
-            found = seen.match(data) if seen is not None else None
-            if found is None and (seen := at_once.heads.find(data)) is not None:
-                self._last_head = seen
-                found = seen.match(data)
-            if found is not None:
-                self.expect_100_continue = False
-                self.cycle = cycle = Cycle(self, found[0])
-                cycle.body = found[1]
-                cycle.more_body = False
-                self._carry(cycle)
-                return
-        in_head = self._head_bytes is not None
-        self._head_at_most = None if in_head else len(data)
-        malformed: str | None = None
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            # The request is read as if it had not asked; what follows it cannot be told apart.
-            self._deaf = True
-            if self.cycle is not None:
-                self.cycle.keep_alive = False
-        except httptools.HttpParserError as error:
-            malformed = str(error)
+    def shutdown(self) -> None:
+        """Called by the server: end with the answer that is being made."""
+        if self._cycle is None or self._cycle.response_complete:
+            self.transport.close()
         else:
-            # A head that is complete is measured exactly; this bounds one that never ends.
-            if in_head and self._head_bytes is not None:
-                self._head_bytes += len(data)
-                if self._head_bytes > self.max_header_bytes:
-                    self._refuse(headers_too_large(self.max_header_bytes))
+            self._cycle.keep_alive = False
+
+    def _start_task(self, cycle: Cycle, app: Application) -> None:
+        tasks = self._server_state.tasks
+        task = self._loop.create_task(cycle.run_asgi(app))
+        task.add_done_callback(tasks.discard)
+        tasks.add(task)
+
+    def pause_writing(self) -> None:
+        self.flow.pause_writing()
+        if self._active is not None:
+            self._active.full()
+
+    def resume_writing(self) -> None:
+        self.flow.resume_writing()
+        if self._active is not None:
+            self._active.ready()
+            if self._active.response_complete:
+                self._carry_next()
+
+    # Requests as they are read
+
+    def data_received(self, data: bytes) -> None:
+        if self._lingered is not None:
+            self._lingered += len(data)
+            if self._lingered > _LINGER_BYTES:
+                self.transport.close()
+        elif not self._reader.ended:
+            self._reader.feed(data)
+            self._after_reading()
+
+    def _after_reading(self) -> None:
         arrived, self._arrived = self._arrived, None
         if arrived is not None:
-            if at_once is not None and malformed is None:
-                self._last_head = at_once.heads.keep(data, arrived.request)
             self._carry(arrived)
-        if malformed is not None:
-            self._malformed(malformed)
+        if self._reader.waits:
+            self.flow.pause_reading()
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether as many requests wait as are read ahead."""
+        return len(self._waiting) >= _MOST_WAITING
+
+    def head_begins(self) -> None:
+        """A request's first byte is here."""
+        self._since = self._loop.time()
+
+    def request_begins(self, request: ClientRequest) -> None:
+        """A request's head is here. A refusal that it carries is said when it is its turn."""
+        before = self._cycle
+        self._cycle = cycle = Cycle(self, request)
+        if request.refusal is not None:
+            cycle.more_body = False  # none of it is read
+        self._since = self._loop.time()
+        if before is None or (before.response_complete and not self.flow.write_paused):
+            self._arrived = cycle
+        else:
+            self._waiting.append(cycle)
+
+    def head_broken(self, request: ClientRequest) -> None:
+        """What is here can never be read as a request's head."""
+        before = self._cycle
+        if before is None or (before.response_complete and not self.flow.write_paused):
+            self.request_begins(request)
+        else:
+            self._end_with(before)
+
+    def request_body(self, data: bytes) -> None:
+        """A part of the last request's body is here."""
+        cycle = self._cycle
+        assert cycle is not None  # noqa: S101
+        if cycle.response_complete:
+            return  # nobody wants it any more, and it has no more time than is left
+        self._since = self._loop.time()
+        cycle.take_body(data)
+        if len(cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+
+    def request_ends(self) -> None:
+        """All of the last request's body is here."""
+        assert self._cycle is not None  # noqa: S101
+        self._cycle.body_is_whole()
+        if self._cycle.response_complete:
+            self._since = self._loop.time()
+
+    def body_refused(self, refusal: Refusal) -> None:
+        """The rest of the last request's body makes no sense or does not come."""
+        cycle = self._cycle
+        assert cycle is not None  # noqa: S101
+        if self._waiting and cycle is self._waiting[-1]:
+            self._waiting.pop()
+            before = self._waiting[-1] if self._waiting else self._active
+            assert before is not None  # noqa: S101
+            self._end_with(before)
+            return
+        self._end_with(cycle)
+        if cycle is self._active:
+            cycle.break_body(refusal)
+        else:
+            cycle.request.refuse(refusal)
+
+    def _end_with(self, last: Cycle) -> None:
+        """Close after the answer to this request; what comes behind it cannot be read."""
+        last.keep_alive = False
+        if last.response_complete:
+            self._linger()
+
+    def read_on(self) -> None:
+        """Read from the client, unless enough of it waits already."""
+        if self.flow.read_paused and not self.has_enough and not self._reader.waits:
+            self._since = self._loop.time()
+            self.flow.resume_reading()
+
+    # Answers, one after the other
 
     def _carry(self, cycle: Cycle) -> None:
         """Begin to carry out a request, whose body may or may not be here."""
         self._active = cycle
-        at_once = self._at_once
-        if (
-            at_once is None
-            or cycle.more_body
-            or cycle.waiting_for_100_continue
-            or not at_once.carry_at_once(cycle, self.server)
-        ):
-            self._start_asgi_task(cycle, self.app)
+        self._since = self._loop.time()
+        if cycle.more_body or not self._app.carry_at_once(cycle, self.server):
+            self._start_task(cycle, self._app)
 
-    def _malformed(self, why: str) -> None:
-        cycle = self.cycle
-        if cycle is None or cycle.response_complete:
-            self._refuse(malformed(f"This is not a valid HTTP/1.1 request: {why}"))
-            return
-        self._deaf = True
-        cycle.keep_alive = False
-        if cycle.more_body and self._waiting and cycle in self._waiting:
-            # No word about it can come before the answers to the requests ahead of it.
-            self._waiting.remove(cycle)
-            last = self._waiting[-1] if self._waiting else self._active or cycle
-            last.keep_alive = False
-            if last.response_complete:
-                self.transport.close()
-        elif cycle.more_body:
-            # The rest of its body will never come: the request cannot be carried out.
-            if not cycle.response_started:
-                self._refuse(malformed(f"The request body is malformed: {why}"))
-            cycle.disconnected = True
-            cycle.stir()
-            self.transport.close()
-            cycle.left()
-
-    def _refuse(self, refusal: Any) -> None:
-        self._deaf = True
-        head = [_status_line(refusal.status)]
-        head += [b"%b: %b" % header for header in refusal.headers()]
-        head += [b"connection: close", b"", refusal.body()]
-        self.transport.write(b"\r\n".join(head))
-        self.transport.close()
-
-    def on_message_begin(self) -> None:
-        self.url = b""
-        self.expect_100_continue = False
-        self.headers = []
-        self._head_bytes = 0
-
-    def on_headers_complete(self) -> None:
-        self._head_bytes = None
-        version = self.parser.get_http_version()
-        request = ClientRequest(
-            self.parser.get_method().decode("ascii"),
-            _origin_form(self.url),
-            version,
-            self.headers,
-            keep_alive=version != "1.0" and self.parser.should_keep_alive(),
-            too_large=self._head_is_too_large(),
-        )
-        waiting = self.cycle
-        self.cycle = Cycle(self, request)
-        if waiting is None or (waiting.response_complete and not self.flow.write_paused):
-            self._arrived = self.cycle
-        else:
-            if self._waiting is None:
-                self._waiting = deque()
-            self._waiting.append(self.cycle)
-            if len(self._waiting) >= _MOST_WAITING:
-                self.flow.pause_reading()
-
-    def on_body(self, body: bytes) -> None:
-        cycle = self.cycle
-        if cycle.response_complete:
-            return
-        if cycle.body:
-            if isinstance(cycle.body, bytes):
-                cycle.body = bytearray(cycle.body)
-            cycle.body += body
-        else:
-            cycle.body = body
-        if len(cycle.body) > HIGH_WATER_LIMIT:
-            self.flow.pause_reading()
-        cycle.stir()
-
-    def on_message_complete(self) -> None:
-        if not self.cycle.response_complete:
-            self.cycle.more_body = False
-            self.cycle.stir()
-
-    def _head_is_too_large(self) -> bool:
-        at_most = self._head_at_most
-        # The sum counts a space after each colon, which need not have been sent.
-        if at_most is not None and at_most + len(self.headers) <= self.max_header_bytes:
-            return False
-        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-        return size > self.max_header_bytes
-
-    def read_on(self) -> None:
-        """Read from the client, unless enough of it waits already."""
-        if self._waiting is None or len(self._waiting) < _MOST_WAITING:
-            self.flow.resume_reading()
-
-    def on_response_complete(self) -> None:
-        """As uvicorn's, with a timer that is armed once for many answers."""
-        self.server_state.total_requests += 1
+    def answered(self, cycle: Cycle) -> None:
+        """The answer of the active request is complete."""
+        self._server_state.total_requests += 1
+        self._since = self._loop.time()
         if self.transport.is_closing():
             return
-        if self._waiting:
+        if cycle.keep_alive:
             self._carry_next()
-            return
-        self.flow.resume_reading()
-        self._idle_since = self.loop.time()
-        if self.timeout_keep_alive_task is None:
-            self._look_again_after(self.timeout_keep_alive)
+            self.read_on()
+        elif cycle.more_body or self._reader.broken:
+            self._linger()
+        else:
+            self.transport.close()
 
     def _carry_next(self) -> None:
         """The next pipelined request's turn, if the client takes the answers so far."""
         if self._waiting and not self.flow.write_paused and not self.transport.is_closing():
             self._carry(self._waiting.popleft())
+            self._reader.resume()
+            self._after_reading()
+            self.read_on()
 
-    def _look_again_after(self, seconds: float) -> None:
-        self.timeout_keep_alive_task = self.loop.call_later(seconds, self._look_at_idleness)
+    def _linger(self) -> None:
+        """Close, but in such a way that the client can read the answer while it still sends."""
+        self._reader.ended = True
+        self._lingered = 0
+        self.flow.resume_reading()
+        self.transport.write_eof()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(_LINGER, self.transport.close)
 
-    def _look_at_idleness(self) -> None:
-        self.timeout_keep_alive_task = None
-        if self._idle_since is None:
-            return  # a request is under way: its end arms the timer again
-        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
-        if left > 0:
-            self._look_again_after(left)
+    # Time limits
+
+    def _look_at_time(self) -> None:
+        """One timer for whatever the connection waits for: none has to be moved for a request."""
+        limit = self._limit()
+        wait = self._look_every
+        if limit is not None:
+            left = self._since + limit - self._loop.time()
+            if left <= 0:
+                self._too_late()
+                if self._lingered is not None or self.transport.is_closing():
+                    return
+            else:
+                wait = min(wait, left)
+        self._timer = self._loop.call_later(wait, self._look_at_time)
+
+    def _limit(self) -> float | None:
+        """Seconds that the client has for what it is to do now; None if it is not its turn."""
+        cycle = self._cycle
+        if cycle is not None and not (cycle.response_complete and not cycle.more_body):
+            if not cycle.more_body or cycle is not self._active or self.flow.read_paused:
+                return None
+            running = cycle.response_started and not cycle.response_complete
+            return None if running or self._reader.ended else self._limits.body
+        return self._limits.head if self._reader.in_head else self._limits.idle
+
+    def _too_late(self) -> None:
+        cycle = self._cycle
+        if cycle is not None and cycle.more_body:
+            self._reader.give_up(body_timed_out(self._limits.body))
+        elif self._reader.in_head:
+            self._reader.give_up(head_timed_out(self._limits.head))
+            self._after_reading()
         else:
-            self.timeout_keep_alive_handler()
-
-
-def _origin_form(target: bytes) -> bytes:
-    """The path and query of a request target; scheme and authority never choose where it goes."""
-    if target.startswith(b"/") or target == b"*":
-        return target
-    _, separator, rest = target.partition(b"://")
-    if not separator:
-        return b"/" + target  # authority form belongs to CONNECT, which the relay refuses
-    slash = rest.find(b"/")
-    question = rest.find(b"?")
-    if slash < 0 or 0 <= question < slash:
-        return b"/" if question < 0 else b"/" + rest[question:]
-    return rest[slash:]
+            self.transport.close()

@@ -15,13 +15,21 @@ import httpx2
 from proxy import errors
 from proxy.client_request import REQUEST, ClientRequest
 from proxy.delivery import Delivery, InjectionRefused
-from proxy.errors import Refusal
+from proxy.errors import Refusal, Refused
 from proxy.measurement import Outcome
 from proxy.observation import Observation, Observer
 from proxy.protocol import CLIENT, Client
 from proxy.settings import Settings
 from proxy.transport import INLINE_BODY, died_idle, engine_left
-from proxy.upload import BodyTooLarge, ClientLeft, Departure, Receive, Upload, collect
+from proxy.upload import (
+    ClientLeft,
+    Departure,
+    Held,
+    Receive,
+    UnfinishedBodies,
+    Upload,
+    collect,
+)
 from proxy.upstream import Upstream
 from proxy.wire.routes import READERS, classify
 
@@ -30,11 +38,6 @@ class Send(Protocol):
     """ASGI's send."""
 
     async def __call__(self, message: Any) -> None: ...
-
-
-class _Refused(Exception):  # noqa: N818 - carries the answer
-    def __init__(self, refusal: Refusal) -> None:
-        self.refusal = refusal
 
 
 class Relay:
@@ -46,6 +49,7 @@ class Relay:
         self.closing = False
         """What ends from now on is ended by the proxy."""
         self.in_flight = 0
+        self.unfinished = UnfinishedBodies(settings.unfinished_bodies_bytes)
         self._observer = observer
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
@@ -65,7 +69,8 @@ class Relay:
         request, settings = client.request, self.settings
         length = request.length
         if (
-            not request.simple
+            request.refusal is not None
+            or request.incoming.codings
             or length > INLINE_BODY
             or (settings.max_body_bytes is not None and length > settings.max_body_bytes)
             or (settings.max_in_flight is not None and self.in_flight >= settings.max_in_flight)
@@ -91,7 +96,7 @@ class Relay:
             raise
         except ClientLeft:
             outcome = "client_closed"
-        except _Refused as refused:
+        except Refused as refused:
             outcome = refused.refusal.outcome
             observation.refused(refused.refusal.status)
             await _refuse(refused.refusal, observation, send)
@@ -193,28 +198,34 @@ class Carriage:
     # In a task
 
     async def carry(self, receive: Receive) -> Outcome:
-        """Carry the exchange; returns how it ended. Raises ClientLeft and _Refused."""
-        request, observation = self._request, self._observation
+        """Carry the exchange; returns how it ended. Raises ClientLeft and Refused."""
         self._admit()
-        incoming, limit = request.incoming, self._relay.settings.max_body_bytes
         self._departure = Departure(receive)
-        if incoming.length or incoming.codings:
-            wanted = observation.body_wanted
-            pieces = b""
-            body = self._client.whole_body() if 0 < incoming.length <= wanted else None
-            if body is None and wanted and incoming.length <= wanted:
-                try:
-                    body, pieces = await collect(receive, wanted, limit)
-                except BodyTooLarge as error:
-                    raise self._refused(error) from error
-            if body is None:
-                self._upload = Upload(pieces, receive, limit, self._uploaded)
-            else:
-                self._body = body
-        if self._upload is None:
-            self._changed = observation.request_received(monotonic(), self._body, incoming.encoding)
-            self._departure.watch(self._client)
-        return await self._unless_left(None)
+        held = Held(self._relay.unfinished)
+        try:
+            if self._request.has_body:
+                await self._take_body(receive, held)
+            if self._upload is None:
+                self._changed = self._observation.request_received(
+                    monotonic(), self._body, self._request.encoding
+                )
+                self._departure.watch(self._client)
+            return await self._unless_left(None)
+        finally:
+            held.release()
+
+    async def _take_body(self, receive: Receive, held: Held) -> None:
+        """Collect the body if it is to be read, or as much of it as there is room for."""
+        length, limit = self._request.length, self._relay.settings.max_body_bytes
+        wanted = self._observation.body_wanted
+        body = self._client.whole_body() if 0 < length <= wanted else None
+        pieces = b""
+        if body is None and wanted and length <= wanted:
+            body, pieces = await collect(receive, wanted, limit, self._relay.unfinished, held)
+        if body is None:
+            self._upload = Upload(pieces, held, receive, limit, self._uploaded)
+        else:
+            self._body = body
 
     def _uploaded(self) -> None:
         self._observation.request_received(monotonic(), None, None)
@@ -224,22 +235,14 @@ class Carriage:
     def _admit(self) -> None:
         """Refuse what must not go on."""
         request, settings = self._request, self._relay.settings
-        incoming = request.incoming
-        if request.too_large:
-            raise _Refused(errors.headers_too_large(settings.max_header_bytes))
+        if request.refusal is not None:
+            raise Refused(request.refusal)
         most = settings.max_in_flight
         if most is not None and self._relay.in_flight > most:
-            raise _Refused(errors.too_many_requests(most))
-        if request.method == "CONNECT":
-            raise _Refused(errors.malformed("CONNECT is not supported: this is a reverse proxy."))
-        codings = incoming.codings
-        if codings and [value.strip().lower() for value in codings] != [b"chunked"]:
-            raise _Refused(errors.malformed("The only Transfer-Encoding accepted is chunked."))
-        if incoming.hosts > 1 or (incoming.hosts == 0 and request.version == "1.1"):
-            raise _Refused(errors.malformed("The request must have exactly one Host header."))
+            raise Refused(errors.too_many_requests(most))
         limit = settings.max_body_bytes
-        if limit is not None and incoming.length > limit:
-            raise _Refused(errors.body_too_large(limit))
+        if limit is not None and request.length > limit:
+            raise Refused(errors.body_too_large(limit))
 
     async def _unless_left(self, error: Exception | None) -> Outcome:
         departure = self._departure
@@ -331,7 +334,7 @@ class Carriage:
         if departure is not None and delivery is not None and delivery.stream is not None:
             self._observation.request_sent(delivery.stream.sent_at)
             if status >= 400:
-                departure.read_on()  # an engine that refuses no longer reads the body
+                departure.read_on(self._client)  # an engine that refuses no longer reads the body
 
     def _drop_delivery(self) -> None:
         delivery, self._delivery = self._delivery, None
@@ -342,8 +345,8 @@ class Carriage:
         """How an exchange has ended whose answer had begun; None when it is not for its ends."""
         if isinstance(error, ClientLeft):
             return "client_closed"
-        if isinstance(error, BodyTooLarge):
-            return "rejected"
+        if isinstance(error, Refused):
+            return error.refusal.outcome
         if not isinstance(error, httpx2.TransportError):
             return None
         if self._relay.closing:
@@ -369,11 +372,9 @@ class Carriage:
                 refusal = errors.not_a_response(address, str(error))
             case httpx2.TransportError():
                 refusal = errors.engine_broke_off(address, str(error))
-            case BodyTooLarge():
-                refusal = errors.body_too_large(settings.max_body_bytes or 0)
             case _:
                 return error
-        return _Refused(refusal)
+        return Refused(refusal)
 
 
 async def _refuse(refusal: Refusal, observation: Observation, send: Send) -> None:

@@ -189,11 +189,12 @@ def _bind(settings: Settings) -> list[socket.socket]:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind((settings.host, port))
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             for opened in sockets:
                 opened.close()
             address = f"{_in_url(settings.host)}:{port}"
-            raise OSError(f"cannot listen on {address}: {error.strerror}") from error
+            why = error.strerror if isinstance(error, OSError) else error
+            raise OSError(f"cannot listen on {address}: {why}") from error
         sock.listen(_BACKLOG)
         sock.set_inheritable(True)
     return sockets
@@ -209,7 +210,6 @@ def _config(app: App, settings: Settings) -> uvicorn.Config:
         http=ProxyProtocol,
         interface="asgi3",
         proxy_headers=False,
-        h11_max_incomplete_event_size=settings.max_header_bytes,  # ProxyProtocol reads it, too
         loop="uvloop",
         ws="none",
         lifespan="on",  # a failure in there is the end, not a server without its relay
@@ -218,7 +218,6 @@ def _config(app: App, settings: Settings) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         date_header=False,
-        timeout_keep_alive=settings.keep_alive_timeout,  # type: ignore[arg-type]
         timeout_graceful_shutdown=settings.drain_timeout,  # type: ignore[arg-type]
     )
 

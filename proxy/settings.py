@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import re
+import string
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,8 @@ from pydantic import (
     Field,
     SecretStr,
     ValidationError,
+    ValidationInfo,
+    field_validator,
     model_validator,
 )
 
@@ -32,6 +35,8 @@ ENVIRONMENT_PREFIX = "TOKGAUGE_"
 # and its relatives into every pod of the namespace. They are not settings.
 CONFIG_VARIABLE = "TOKGAUGE_CONFIG"
 """Names the settings file; it is read by the commands and is no setting itself."""
+
+_LONGEST_SHOWN = 200
 
 _SERVICE_LINK = re.compile(r"TOKGAUGE_(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP)(_\w+)?)")
 
@@ -46,16 +51,63 @@ class SettingsError(Exception):
 
 
 def _engine_url(value: str) -> str:
-    parts = urlsplit(value)
+    refusal = "accepted: an address such as http://127.0.0.1:8000"
     try:
+        parts = urlsplit(value)
         port_is_valid = parts.port is None or parts.port > 0
     except ValueError:
-        port_is_valid = False
-    if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_valid:
-        raise ValueError("accepted: an address such as http://127.0.0.1:8000")
+        raise ValueError(refusal) from None
+    usable = parts.scheme in ("http", "https") and parts.hostname and port_is_valid
+    if not usable or re.search(r"[\s\\<>^`{|}\"]", value):
+        raise ValueError(refusal)
     if parts.query or parts.fragment or parts.username is not None:
         raise ValueError("accepted: scheme, host, port and path only (no user, query or fragment)")
+    _resolvable(parts.hostname)
+    without = re.sub(r"/v1(/.*)?$", "", value)
+    if without != value:
+        raise ValueError(f"accepted: {without} (clients' paths begin with /v1 themselves)")
     return value.rstrip("/")
+
+
+def _resolvable(name: str | None) -> str:
+    """Refuse what cannot be a host's name or address."""
+    try:
+        (name or "").encode("idna")
+    except UnicodeError as error:
+        raise ValueError(f"accepted: the name or address of a host ({error})") from error
+    return name or ""
+
+
+def _listening(value: str) -> str:
+    if value.startswith("[") and value.endswith("]"):
+        value = value[1:-1]
+    if re.search(r"[\s/\[\]@]", value):
+        raise ValueError("accepted: a name or an address such as 127.0.0.1, ::1 or 0.0.0.0")
+    return _resolvable(value)
+
+
+def _host_header(value: str) -> str:
+    if not re.fullmatch(r"[\w.~%!$&'()*+,;=:\[\]-]+", value, re.ASCII):
+        raise ValueError("accepted: a host with or without a port, such as engine:8000")
+    return value
+
+
+def _key(value: SecretStr) -> SecretStr:
+    if not re.fullmatch(r"[!-~]+", value.get_secret_value()):
+        raise ValueError("accepted: printable ASCII without blanks")
+    return value
+
+
+def _trimmed(value: object) -> object:
+    """What was pasted or read from a file often has a blank or a line end too many."""
+    if isinstance(value, (list, tuple)):
+        return [_trimmed(part) for part in value]
+    if not isinstance(value, str):
+        return value
+    text = value.strip(string.whitespace + "\ufeff\u200b\u00a0")
+    if not text.isprintable():
+        raise ValueError("accepted: one line of printable characters")
+    return text
 
 
 def _from_commas(value: object) -> object:
@@ -79,30 +131,47 @@ def _pattern(value: str) -> str:
     return value
 
 
+class _Trimming(BaseModel):
+    """Trims every text before it is looked at."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _trim(cls, value: object, info: ValidationInfo) -> object:
+        trimmed = _trimmed(value)
+        is_list = isinstance(cls.model_fields[info.field_name or ""].default, tuple)
+        if trimmed == "" and not is_list:
+            raise ValueError("accepted: a value; leave the setting out for its default")
+        return trimmed
+
+
 EngineUrl = Annotated[str, AfterValidator(_engine_url)]
 Seconds = Annotated[float, Field(gt=0, le=86400 * 7, allow_inf_nan=False)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_from_commas)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Pids = Annotated[tuple[int, ...], BeforeValidator(_from_commas)]
+Pid = Annotated[int, Field(gt=0)]
+Pids = Annotated[tuple[Pid, ...], BeforeValidator(_from_commas)]
+Host = Annotated[str, AfterValidator(_listening)]
+HostHeader = Annotated[str, AfterValidator(_host_header)]
+Key = Annotated[SecretStr, AfterValidator(_key)]
 Pattern = Annotated[str, AfterValidator(_pattern)]
-Buckets = Annotated[tuple[float, ...], BeforeValidator(_from_commas), AfterValidator(_rising)]
+Buckets = Annotated[tuple[Positive, ...], BeforeValidator(_from_commas), AfterValidator(_rising)]
 
 
-class Engine(BaseModel):
+class Engine(_Trimming):
     """One inference engine behind the proxy."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     upstream: EngineUrl = Field(description="Address of the engine, e.g. http://127.0.0.1:8000.")
     upstream_ca_file: Path | None = Field(
         None, description="Certificates (PEM) to trust for an https engine, beside the system's."
     )
-    upstream_host: str | None = Field(
+    upstream_host: HostHeader | None = Field(
         None,
         description="Host header sent to the engine. Default: the client's own for http, "
         "the engine's name for https.",
     )
-    api_key: SecretStr | None = Field(
+    api_key: Key | None = Field(
         None,
         description="Key for the proxy's own calls (GET /v1/models). Clients' keys pass untouched.",
     )
@@ -165,17 +234,20 @@ class Engine(BaseModel):
     )
 
 
-class Settings(BaseModel):
+class Settings(_Trimming):
     """Everything that can be set; every field is also a flag and an environment variable."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     engines: tuple[Engine, ...] = Field(description="The engine behind the proxy (exactly one).")
 
-    host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 for all.")
+    host: Host = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 for all.")
     port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
     admin_port: int | None = Field(
         None, ge=0, le=65535, description="Second port that serves only the pages of /tokgauge/."
+    )
+    allowed_hosts: Names = Field(
+        (),
+        description="Names under which the pages of /tokgauge/ are shown, beside localhost, `host` "
+        "and all IP addresses; * for any.",
     )
     workers: int = Field(1, ge=1, le=128, description="Number of worker processes.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
@@ -197,6 +269,14 @@ class Settings(BaseModel):
     keep_alive_timeout: Seconds = Field(
         75.0, description="Seconds for which an idle client connection is kept open."
     )
+    head_timeout: Seconds = Field(
+        30.0, description="Seconds that a client may take for a request's head, then 408."
+    )
+    body_timeout: Seconds = Field(
+        60.0,
+        description="Seconds without a byte of a request's body that is not complete, then 408. "
+        "A body that is slow but comes has all the time it needs.",
+    )
     drain_delay: float = Field(
         1.0, ge=0, le=3600,
         description="Seconds between SIGTERM (readyz turns 503) and the end of accepting.",
@@ -212,6 +292,12 @@ class Settings(BaseModel):
     max_in_flight: int | None = Field(
         None, ge=1, description="Most requests at once, then 503. Default: no limit."
     )
+
+    unfinished_bodies_bytes: int = Field(
+        64 * 1024 * 1024, ge=0,
+        description="Most memory (of one worker) for request bodies that are not complete, all "
+        "together. Beyond it they go up as they come, without being read for measuring.",
+    )  # fmt: skip
 
     inject_usage: bool = Field(
         True,
@@ -292,7 +378,7 @@ def load_settings(
 
     Raises `SettingsError` naming each wrong key or value, its place, and what is accepted.
     """
-    file_values = _read_toml(config) if config is not None else {}
+    file_values = read_toml(config) if config is not None else {}
     env_values = _read_environment(environment)
     merged = {**file_values, **env_values, **flags}
     places = {
@@ -322,10 +408,10 @@ def _variable(field: str) -> str:
     return ENVIRONMENT_PREFIX + field.upper()
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """The content of a settings file. Raises `SettingsError`."""
     try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
+        return tomllib.loads(path.read_text("utf-8-sig"))  # some editors begin with a mark
     except OSError as error:
         raise SettingsError(f"cannot read the settings file {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -376,7 +462,10 @@ def _shown(path: Sequence[object], value: object) -> str:
     named = [part for part in path if part in option_fields()]
     if not named or named[-1] == "api_key" or "@" in str(value):
         return ""
-    return "" if isinstance(value, (Mapping, BaseModel)) else f" = {value!r}"
+    if isinstance(value, (Mapping, BaseModel)):
+        return ""
+    text = repr(value)
+    return f" = {text}" if len(text) <= _LONGEST_SHOWN else f" = {text[:_LONGEST_SHOWN]}…"
 
 
 def _nearest(wrong: str, known: Iterable[str]) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import httpx2
 
+from proxy.errors import Refused, body_too_large
 from proxy.protocol import Client
 
 
@@ -21,8 +22,34 @@ class ClientLeft(Exception):  # noqa: N818 - an event, not an error
     """The client has closed its connection."""
 
 
-class BodyTooLarge(Exception):  # noqa: N818 - an event, not an error
-    """The request body has grown beyond the limit."""
+class Held:
+    """What one body that is not complete holds in memory."""
+
+    __slots__ = ("_bytes", "_unfinished")
+
+    def __init__(self, unfinished: UnfinishedBodies) -> None:
+        self._unfinished = unfinished
+        self._bytes = 0
+
+    def add(self, count: int) -> None:
+        self._bytes += count
+        self._unfinished.held += count
+
+    def release(self) -> None:
+        """It holds nothing any more. May be called repeatedly."""
+        self._unfinished.held -= self._bytes
+        self._bytes = 0
+
+
+class UnfinishedBodies:
+    """What all bodies hold together that are being collected and are not complete.
+
+    most: bytes beyond which none is collected any further.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.held = 0
 
 
 class Departure:
@@ -32,7 +59,9 @@ class Departure:
     engine has answered without wanting the rest of it.
     """
 
-    __slots__ = ("_reader", "_receive", "_task", "_watches", "happened")
+    __slots__ = ("_client", "_reader", "_receive", "_task", "_watches", "happened")
+
+    _client: Client
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -47,16 +76,22 @@ class Departure:
             self._watches = True
             client.when_left(self._left)
 
-    def read_on(self) -> None:
+    def read_on(self, client: Client) -> None:
         """The rest of the request is read, because the client may send all of it, and dropped."""
         if not self._watches:
             self._watches = True
+            self._client = client
             self._reader = asyncio.get_running_loop().create_task(self._read())
 
     async def _read(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        self._left()
+        try:
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+        except Refused:  # the rest cannot be read, and nobody wants it
+            if self._task is not None:
+                self._client.when_left(self._left)
+        else:
+            self._left()
 
     def _left(self) -> None:
         self.happened = True
@@ -72,14 +107,17 @@ class Departure:
 class Upload(httpx2.AsyncByteStream):
     """A request body on its way up, as the client sends it; `completed` is called at its end.
 
-    received: the part of it that is here already. limit: most bytes, None for any number.
-    `taken` says that bytes have gone which cannot be sent again. Raises ClientLeft, BodyTooLarge.
+    received: the part of it that is here already, and held: what it counts as, until it has gone.
+    limit: most bytes, None for any number. `taken` says that bytes have gone which cannot be sent
+    again. Raises ClientLeft, Refused.
     """
 
     def __init__(
-        self, received: bytes, receive: Receive, limit: int | None, completed: Callable[[], None]
-    ) -> None:
+        self, received: bytes, held: Held, receive: Receive, limit: int | None,
+        completed: Callable[[], None],
+    ) -> None:  # fmt: skip
         self._received = received
+        self._held = held
         self._receive = receive
         self._limit = limit
         self._total = len(received)
@@ -88,8 +126,11 @@ class Upload(httpx2.AsyncByteStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         self.taken = True
-        if self._received:
-            yield self._received
+        received, self._received = self._received, b""
+        if received:
+            yield received
+            del received
+            self._held.release()
         more = True
         while more:
             message = await self._receive()
@@ -98,7 +139,7 @@ class Upload(httpx2.AsyncByteStream):
             piece = message.get("body", b"")
             self._total += len(piece)
             if self._limit is not None and self._total > self._limit:
-                raise BodyTooLarge
+                raise Refused(body_too_large(self._limit))
             more = message.get("more_body", False)
             if not more:
                 self._completed()
@@ -106,22 +147,25 @@ class Upload(httpx2.AsyncByteStream):
                 yield piece
 
 
-async def collect(receive: Receive, wanted: int, limit: int | None) -> tuple[bytes | None, bytes]:
-    """Read a request body up to `wanted` bytes.
+async def collect(
+    receive: Receive, wanted: int, limit: int | None, unfinished: UnfinishedBodies, held: Held
+) -> tuple[bytes | None, bytes]:
+    """Read a request body up to `wanted` bytes, or until all `unfinished` ones hold too much.
 
     Returns the whole body, or None and the part of it that has been read. Raises ClientLeft, and
-    BodyTooLarge above `limit` bytes.
+    Refused above `limit` bytes.
     """
-    pieces: list[bytes] = []
-    size = 0
-    while size <= wanted:
+    body = bytearray()  # not a list of pieces: those may be of one byte each
+    while len(body) <= wanted and unfinished.held <= unfinished.most:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientLeft
-        pieces.append(message.get("body", b""))
-        size += len(pieces[-1])
-        if limit is not None and size > limit:
-            raise BodyTooLarge
+        piece = message.get("body", b"")
+        body += piece
+        held.add(len(piece))
+        if limit is not None and len(body) > limit:
+            raise Refused(body_too_large(limit))
         if not message.get("more_body", False):
-            return b"".join(pieces), b""
-    return None, b"".join(pieces)
+            held.release()
+            return bytes(body), b""
+    return None, bytes(body)

@@ -298,7 +298,8 @@ SITUATIONS = [
     Situation(
         "healthy batch of 256: 17 tok/s a stream at 80 %",
         replace(
-            CLEAN, efficiency=0.80, mean_batch=256.0, tokens_per_second=4_448, request_ratio=0.32
+            CLEAN, efficiency=0.80, mean_batch=256.0, tokens_per_second=4_448, request_ratio=0.32,
+            sequence_tokens_per_second=17.4,
         ),
         "healthy",
         says=(

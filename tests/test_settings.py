@@ -1,5 +1,7 @@
 """Settings: where they come from, which wins, and what is said about wrong ones."""
 
+import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -171,6 +173,24 @@ PLACES = [
         ("tensor_parallel_size", "0", "1"),
         ("weights_bytes", "-1", "greater than 0"),
         ("engine_process", "(", "regular expression"),
+        ("engine_pids", "-1", "greater than 0"),
+        ("duration_buckets", "0.1,inf", "finite"),
+        ("duration_buckets", "-1,1", "greater than 0"),
+        ("upstream", "http://engine:8000/v1", "accepted: http://engine:8000 "),
+        ("upstream", "http://engine:8000/v1/", "accepted: http://engine:8000 "),
+        ("upstream", "https://engine/base/v1/chat/completions", "accepted: https://engine/base "),
+        ("upstream", "http://an engine:8000", "http://127.0.0.1:8000"),
+        ("upstream", "http://engine:8000/a b", "http://127.0.0.1:8000"),
+        ("upstream", "http://[::1:8000", "http://127.0.0.1:8000"),
+        ("upstream", f"http://{'a' * 64}.example:8000", "the name or address of a host"),
+        ("upstream_host", "engine name", "a host with or without a port"),
+        ("upstream_host", "engine/", "a host with or without a port"),
+        ("upstream_host", "gr\u00fcn.example", "a host with or without a port"),
+        ("api_key", "sk one", "printable ASCII without blanks"),
+        ("api_key", "sk-\u2026", "printable ASCII without blanks"),
+        ("host", "127.0.0.1 ::1", "127.0.0.1, ::1 or 0.0.0.0"),
+        ("host", "127.0.0.1/8", "127.0.0.1, ::1 or 0.0.0.0"),
+        ("host", "a" * 64, "the name or address of a host"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_name_place_and_what_is_accepted(
@@ -189,6 +209,102 @@ def test_a_wrong_value_is_refused_with_its_name_place_and_what_is_accepted(
     assert field in message
     assert place in message
     assert accepted in message
+
+
+TEXTS = (
+    "upstream", "upstream_ca_file", "upstream_host", "api_key", "models", "gpu", "gpus", "host",
+    "model_path", "kv_cache_dtype", "engine_process", "request_log", "log_level",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("where", ["file", "environment", "flag"])
+@pytest.mark.parametrize(
+    "inside", ["a\nb", "a\r\nX-Y: z", "a\tb", "a\x7fb", "a\u00a0b", "\u202eab"]
+)
+def test_a_control_character_inside_is_refused_wherever_it_stands(
+    tmp_path: Path, where: str, inside: str
+) -> None:
+    for field in (*TEXTS, "port", "inject_usage", "connect_timeout", "duration_buckets"):
+        value = f"http://{inside}" if field == "upstream" else inside
+        given: dict[str, Any] = {"upstream": URL, field: value}
+        if where == "file":
+            lines = [f"{name} = {json.dumps(text)}" for name, text in given.items()]
+            message = refusal(tmp_path, "\n".join(lines))
+        elif where == "environment":
+            message = refusal(
+                tmp_path, None, {f"TOKGAUGE_{k.upper()}": v for k, v in given.items()}
+            )
+        else:
+            message = refusal(tmp_path, **given)
+        assert field in message
+        assert "accepted: one line of printable characters" in message, field
+        assert "\n    " in message or field == "api_key"
+        assert inside not in message
+
+
+@pytest.mark.parametrize(
+    "around", [("", "\n"), ("", "\r\n"), (" ", " "), ("\ufeff", ""), ("\t", "")]
+)
+def test_what_was_pasted_too_much_around_a_value_does_not_count(
+    tmp_path: Path, around: tuple[str, str]
+) -> None:
+    plain = {
+        "upstream": URL, "upstream_host": "engine:1", "api_key": "sk-1", "models": "a,b",
+        "gpu": "A6000", "gpus": "0,1", "host": "::1", "model_path": "/models/a b", "port": "1234",
+        "kv_cache_dtype": "fp8", "engine_process": "a.*b", "request_log": "-", "workers": "2",
+        "log_level": "info", "inject_usage": "false", "connect_timeout": "1.5", "otel": "true",
+        "upstream_ca_file": "/etc/ca.pem", "duration_buckets": "1,2", "weights_bytes": "1e9",
+    }  # fmt: skip
+    before, after = around
+    pasted = {name: f"{before}{value}{after}" for name, value in plain.items()}
+    expected = load(tmp_path, **plain)
+    assert load(tmp_path, **pasted) == expected
+    assert load(tmp_path, env={f"TOKGAUGE_{k.upper()}": v for k, v in pasted.items()}) == expected
+    lines = [f"{name} = {json.dumps(value)}" for name, value in pasted.items()]
+    assert load(tmp_path, "\n".join(lines)) == expected
+
+
+def test_lists_in_the_file_are_trimmed_part_by_part(tmp_path: Path) -> None:
+    settings = load(tmp_path, f'upstream = "{URL}"\nmodels = ["a\\n", " b"]')
+    assert settings.engine.models == ("a", "b")
+
+
+@pytest.mark.parametrize("field", [field for field in TEXTS if field not in ("models", "gpus")])
+@pytest.mark.parametrize("empty", ["", " ", "\n"])
+def test_an_empty_value_is_refused(tmp_path: Path, field: str, empty: str) -> None:
+    message = refusal(tmp_path, env={"TOKGAUGE_UPSTREAM": URL, f"TOKGAUGE_{field.upper()}": empty})
+    assert f"TOKGAUGE_{field.upper()}" in message
+    assert "accepted: a value; leave the setting out for its default" in message
+
+
+def test_brackets_around_an_address_to_listen_on_do_not_count(tmp_path: Path) -> None:
+    assert load(tmp_path, upstream=URL, host="[::1]").host == "::1"
+
+
+@pytest.mark.parametrize("path", ["/v1x", "/api", "/v10", "/xv1"])
+def test_a_path_that_only_looks_like_v1_stays(tmp_path: Path, path: str) -> None:
+    assert load(tmp_path, upstream=URL + path).engine.upstream == URL + path
+
+
+def test_a_mark_at_the_beginning_of_the_file_does_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "marked.toml"
+    path.write_bytes(b"\xef\xbb\xbf" + f'upstream = "{URL}"\r\nport = 1234\r\n'.encode())
+    assert load_settings(path, {}, {}).port == 1234
+
+
+def test_a_long_wrong_value_is_not_repeated_whole(tmp_path: Path) -> None:
+    assert len(refusal(tmp_path, upstream=URL, port="9" * 100_000)) < 1000
+
+
+def test_variables_that_documents_name_are_settings() -> None:
+    """Nothing tells people to set a variable that makes the proxy refuse to start."""
+    root = Path(__file__).parent.parent
+    places = ("README.md", "Dockerfile", "Makefile", "bench", "config", "deploy", "docs", "proxy")
+    known = {f"TOKGAUGE_{name.upper()}" for name in option_fields()} | {"TOKGAUGE_CONFIG"}
+    for path in (path for place in places for path in [root / place, *(root / place).rglob("*")]):
+        if path.is_file() and path != root / "proxy" / "settings.py":  # names what it ignores
+            found = re.findall(rb"TOKGAUGE_[A-Z_]*[A-Z]\b", path.read_bytes())
+            assert {variable.decode() for variable in found} <= known, path
 
 
 @pytest.mark.parametrize(

@@ -42,9 +42,9 @@ def program(name: str) -> str:
 def from_pypi(name: str, requirement: str, executable: str) -> Path:
     """A program of a package in a virtual environment of its own, installed when it is missing.
 
-    They lie under $TOKGAUGE_BENCH_CACHE, ~/.cache/tokgauge-bench without it. Raises Absent.
+    They lie under $BENCH_CACHE, ~/.cache/tokgauge-bench without it. Raises Absent.
     """
-    home = os.environ.get("TOKGAUGE_BENCH_CACHE") or Path.home() / ".cache" / "tokgauge-bench"
+    home = os.environ.get("BENCH_CACHE") or Path.home() / ".cache" / "tokgauge-bench"
     directory = Path(home) / name
     path = directory / "bin" / executable
     if path.exists():

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from proxy.check.finding import Finding
-from proxy.settings import ENVIRONMENT_PREFIX, Settings, flag_name, option_fields
+from proxy.settings import ENVIRONMENT_PREFIX, Settings, flag_name, option_fields, read_toml
 
 _SERVICE_LINKS = ("tcp://", "udp://")
 """How Kubernetes' own TOKGAUGE_PORT begins, which is no setting (see proxy/settings.py)."""
@@ -39,8 +38,7 @@ def _names_in(config: Path | None) -> frozenset[str]:
     """Names of the settings that the file sets (it has been read before without an error)."""
     if config is None:
         return frozenset()
-    with config.open("rb") as file:
-        content = tomllib.load(file)
+    content = read_toml(config)
     engines = content.get("engines") or [{}]
     return frozenset(content) | frozenset(engines[0])
 

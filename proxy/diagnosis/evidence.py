@@ -54,6 +54,8 @@ class Evidence:
     """Decode rate of the median request ÷ ceiling of one stream alone. Never judged: shown."""
     tokens_per_second: float | None = None
     """Output of all sequences together."""
+    sequence_tokens_per_second: float | None = None
+    """Output of one sequence: steps per second × tokens that it gains per step."""
 
     decoded_tokens: int | None = None
     """Tokens decoded in the window."""

@@ -36,8 +36,9 @@ def speed(e: Evidence) -> str:
     total = f", {_rate(e.tokens_per_second)} tok/s"
     if e.mean_batch is None or e.mean_batch < 1.5:
         return total
-    each = e.tokens_per_second / e.mean_batch
-    return f"{total} over {e.mean_batch:,.0f} sequences ({_rate(each)} each)"
+    each = e.sequence_tokens_per_second
+    told = "" if each is None else f" ({_rate(each)} each)"
+    return f"{total} over {e.mean_batch:,.0f} sequences{told}"
 
 
 def queue(e: Evidence) -> str:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from proxy.wire.usage import RawUsage, Usage, interpret, merge
+from proxy.wire.usage import RawUsage, Usage, interpret, merge, supersedes, tells_completion
 
 TOKEN = 1
 """Mark of an event: it carries a token of the model (reasoning included)."""
@@ -33,12 +33,13 @@ class AnswerReader:
     """Reads one answer, streamed event by event or as one body.
 
     `event` and `body` never raise on content that they cannot read: they count it in `unreadable`.
-    `token_events` counts pairs of event and choice that carried a token.
+    `token_events` counts pairs of event and choice that carried a token. `empty_is_token`: the
+    engine is known to send a token that is only a part of a character as an empty text.
     """
 
-    __slots__ = ("done", "error", "finish_reasons", "first_event_tokens", "model", "raw_usage",
-                 "sequence_events", "skip_first_of_sequence", "token_events", "unreadable",
-                 "usage_seen")  # fmt: skip
+    __slots__ = ("calls", "done", "empty_is_token", "error", "finish_reasons", "first_event_tokens",
+                 "model", "raw_usage", "sequence_events", "skip_first_of_sequence", "token_events",
+                 "unreadable", "usage_events", "usage_seen")  # fmt: skip
 
     def __init__(self) -> None:
         self.done = False
@@ -50,6 +51,9 @@ class AnswerReader:
         self.unreadable = 0
         self.raw_usage: RawUsage | None = None
         self.usage_seen: Usage | None = None
+        self.usage_events = 0  # token events up to the last count of them
+        self.calls = False  # tools were called: a parser may have held tokens back
+        self.empty_is_token = False
         self.first_event_tokens: int | None = None
         self.skip_first_of_sequence: set[int] | None = None
 
@@ -70,6 +74,21 @@ class AnswerReader:
         return self.usage_seen or _NO_USAGE
 
     @property
+    def usage_is_contradicted(self) -> bool:
+        """Whether the tokens that came show that the last count is not that of the answer.
+
+        Tokens came after it, or more events of one sequence than it counts tokens. An event may
+        well carry several tokens; of one token, only a parser of tool calls makes several events.
+        """
+        if self.token_events > self.usage_events:
+            return True
+        counted = self.usage.completion
+        if counted is None or self.calls:
+            return False
+        others = self.sequence_events
+        return counted < max(self.events_of(0), *others.values() if others else (0,))
+
+    @property
     def finished(self) -> bool:
         """Whether the engine said that the answer is complete."""
         return self.done or bool(self.finish_reasons)
@@ -79,7 +98,7 @@ class AnswerReader:
         """Whether all that has come is one token event of choice 0 that says nothing else."""
         return self.token_events == 1 and not (
             self.sequence_events or self.finish_reasons or self.done or self.error
-            or self.unreadable or self.raw_usage or self.usage_seen
+            or self.unreadable or self.raw_usage or self.usage_seen or self.calls
         )  # fmt: skip
 
     def events_of(self, index: int) -> int:
@@ -103,6 +122,15 @@ class AnswerReader:
             self.sequence_events[index] = self.sequence_events.get(index, 0) + 1
         return True
 
+    def _take_usage(self, usage: RawUsage) -> None:
+        """Take the counts of an event whose own tokens have been counted."""
+        pending = self.raw_usage
+        if pending is not None and not supersedes(usage, pending):
+            self.usage_seen = merge(self.usage_seen, interpret(pending))
+        self.raw_usage = usage
+        if tells_completion(usage):
+            self.usage_events = self.token_events
+
     def _decode(self, decode: Callable[[bytes], _T], data: bytes) -> _T | None:
         try:
             return decode(data)
@@ -111,5 +139,5 @@ class AnswerReader:
             return None
 
     def _finish(self, index: int, reason: Any) -> None:
-        if isinstance(reason, str):
+        if isinstance(reason, str) and reason:
             self.finish_reasons[index] = reason if reason in FINISH_REASONS else "other"

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from proxy.wire.answer import OUTPUT, TOKEN
-from proxy.wire.choices import ChoicesReader, Chunk, carries_part_of_character
+from proxy.wire.choices import ChoicesReader, Chunk, ChunkChoice
+from proxy.wire.lenient import LenientDecoder
 
 
 class _Delta(msgspec.Struct):
@@ -21,18 +22,17 @@ class _Delta(msgspec.Struct):
     audio: Any = None
 
 
-class _Choice(msgspec.Struct):
-    index: int = 0
+class _Choice(ChunkChoice):
     delta: _Delta | None = None
-    finish_reason: Any = None
-    stop_reason: Any = msgspec.UNSET
 
 
 class _Chunk(Chunk):
     choices: list[_Choice] | None = None
 
 
-_decode_chunk = msgspec.json.Decoder(_Chunk).decode
+_decode_chunk = LenientDecoder(_Chunk).decode
+
+_REASONING_PARTS = ("thinking", "reasoning", "redacted_thinking")
 
 
 class ChatReader(ChoicesReader):
@@ -47,16 +47,40 @@ class ChatReader(ChoicesReader):
         delta = choice.delta
         if delta is None:
             return 0
-        content = delta.content
-        if content or delta.tool_calls or delta.function_call or delta.refusal or delta.audio:
+        if delta.tool_calls or delta.function_call:
+            self.calls = True
             return TOKEN | OUTPUT
+        content = delta.content
+        if content and isinstance(content, str):
+            return TOKEN | OUTPUT
+        if delta.refusal or delta.audio:
+            return TOKEN | OUTPUT
+        marks = _marks_of_parts(content) if content and isinstance(content, list) else 0
         if delta.reasoning or delta.reasoning_content:
-            return TOKEN
-        if delta.role is None and carries_part_of_character(
-            choice.finish_reason, choice.stop_reason
-        ):
+            return marks | TOKEN
+        if not marks and not delta.role and self.is_part_of_character(choice):
             if content == "":
                 return TOKEN | OUTPUT
             if delta.reasoning == "" or delta.reasoning_content == "":
                 return TOKEN
-        return 0
+        return marks
+
+
+def _marks_of_parts(parts: list[Any]) -> int:
+    """The marks of a content made of parts, `{"type": "text", "text": …}` and the like.
+
+    Reasoning comes as a part of its own (Mistral: `thinking`, itself made of parts).
+    """
+    marks = 0
+    for part in parts:
+        if isinstance(part, str):
+            marks |= TOKEN | OUTPUT if part else 0
+        elif isinstance(part, dict):
+            kind = part.get("type")
+            said = part.get(kind) if isinstance(kind, str) else None
+            said = said or part.get("text")
+            if isinstance(said, list):
+                said = _marks_of_parts(said)
+            if said:
+                marks |= TOKEN if kind in _REASONING_PARTS else TOKEN | OUTPUT
+    return marks

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from proxy.wire.answer import AnswerReader
+from proxy.wire.lenient import LenientDecoder
 from proxy.wire.usage import RawUsage, interpret
 
 
@@ -19,8 +20,17 @@ class Chunk(msgspec.Struct):
     model: Any = None
 
 
+class ChunkChoice(msgspec.Struct):
+    """The members that both dialects' choices share."""
+
+    index: Any = None
+    finish_reason: Any = None
+    stop_reason: Any = msgspec.UNSET
+    token_ids: Any = msgspec.UNSET
+
+
 class _BodyChoice(msgspec.Struct):
-    index: int = 0
+    index: Any = None
     finish_reason: Any = None
 
 
@@ -28,7 +38,7 @@ class _Body(Chunk):
     choices: list[_BodyChoice] | None = None
 
 
-_decode_body = msgspec.json.Decoder(_Body).decode
+_decode_body = LenientDecoder(_Body).decode
 
 
 class ChoicesReader(AnswerReader):
@@ -54,36 +64,54 @@ class ChoicesReader(AnswerReader):
             return 0
         if chunk is None:
             return 0
-        if chunk.usage is not None:
-            self.raw_usage = chunk.usage
-        if self.model is None and isinstance(chunk.model, str):
+        if self.model is None and chunk.model and isinstance(chunk.model, str):
             self.model = chunk.model
         marks = 0
-        for choice in chunk.choices or ():
+        for position, choice in enumerate(chunk.choices or ()):
+            index = choice.index if type(choice.index) is int else position
             found = self.marks_of(choice)
-            if found and self._count(choice.index):
+            if found and self._count(index):
                 marks |= found
-            if choice.finish_reason is not None:
-                self._finish(choice.index, choice.finish_reason)
+            if choice.finish_reason:
+                self._finish(index, choice.finish_reason)
+        usage = chunk.usage
+        if usage is not None:
+            self._take_usage(usage)
         if marks:
-            self._note_first_tokens(chunk.usage)
+            self._note_first_tokens(usage)
         return marks
 
     def body(self, data: bytes) -> None:
         body = self._decode(_decode_body, data)
         if body is None:
             return
-        if isinstance(body.model, str):
+        if body.model and isinstance(body.model, str):
             self.model = body.model
         if _is_error(body):
             self.error = True
             return
         if body.usage is not None:
-            self.raw_usage = body.usage
-        for choice in body.choices or ():
-            if choice.finish_reason is not None:
-                self._finish(choice.index, choice.finish_reason)
+            self._take_usage(body.usage)
+        for position, choice in enumerate(body.choices or ()):
+            index = choice.index if type(choice.index) is int else position
+            self._finish(index, choice.finish_reason)
         self.done = True
+
+    def is_part_of_character(self, choice: ChunkChoice) -> bool:
+        """Whether the empty text of a choice stands for a token that is only part of a character.
+
+        vLLM sends an event for each token, with empty text until the character is whole, and its
+        last event carries the last token, unless it was aborted. Other engines keep a connection
+        alive with empty text, or close with it. vLLM's choices are known by the key `token_ids` or
+        `stop_reason`; those of older versions only by the engine.
+        """
+        if choice.finish_reason:
+            return choice.stop_reason is not msgspec.UNSET and choice.finish_reason != "abort"
+        return (
+            self.empty_is_token
+            or choice.token_ids is not msgspec.UNSET
+            or choice.stop_reason is not msgspec.UNSET
+        )
 
     def _note_first_tokens(self, usage: RawUsage | None) -> None:
         """Keep how many tokens the first token event carried, where continuous usage tells."""
@@ -93,16 +121,6 @@ class ChoicesReader(AnswerReader):
             self.first_event_tokens = first if first and self.token_events == 1 else 0
 
 
-def carries_part_of_character(finish_reason: Any, stop_reason: Any) -> bool:
-    """Whether empty text stands for a token that is only a part of a character.
-
-    vLLM sends an event for each token, with empty text until the character is whole; its last event
-    carries the last token and the key `stop_reason`. Other engines close with an empty event that
-    stands for no token.
-    """
-    return finish_reason is None or stop_reason is not msgspec.UNSET
-
-
 def _is_error(chunk: Chunk) -> bool:
     """The error shapes seen inside a 200: `{"error": …}` and `{"object": "error", …}`."""
-    return chunk.error is not None or chunk.object == "error"
+    return bool(chunk.error) or chunk.object == "error"

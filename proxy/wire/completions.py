@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from proxy.wire.answer import OUTPUT, TOKEN
-from proxy.wire.choices import ChoicesReader, Chunk, carries_part_of_character
+from proxy.wire.choices import ChoicesReader, Chunk, ChunkChoice
+from proxy.wire.lenient import LenientDecoder
 
 
-class _Choice(msgspec.Struct):
-    index: int = 0
+class _Choice(ChunkChoice):
     text: Any = None
-    finish_reason: Any = None
-    stop_reason: Any = msgspec.UNSET
 
 
 class _Chunk(Chunk):
     choices: list[_Choice] | None = None
 
 
-_decode_chunk = msgspec.json.Decoder(_Chunk).decode
+_decode_chunk = LenientDecoder(_Chunk).decode
 
 
 class CompletionsReader(ChoicesReader):
@@ -34,7 +30,5 @@ class CompletionsReader(ChoicesReader):
 
     def marks_of(self, choice: _Choice) -> int:
         text = choice.text
-        is_token = text or (
-            text == "" and carries_part_of_character(choice.finish_reason, choice.stop_reason)
-        )
+        is_token = text or (text == "" and self.is_part_of_character(choice))
         return TOKEN | OUTPUT if is_token else 0

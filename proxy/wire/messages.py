@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from proxy.wire.answer import OUTPUT, TOKEN, AnswerReader
-from proxy.wire.usage import RawUsage, interpret, merge
+from proxy.wire.lenient import LenientDecoder
+from proxy.wire.usage import RawUsage, interpret_messages, merge_raw, tells_completion
 
 _STOP_REASONS = {
     "end_turn": "stop",
@@ -29,6 +30,9 @@ class _Delta(msgspec.Struct):
 
 class _Block(msgspec.Struct):
     type: Any = None
+    text: Any = None
+    thinking: Any = None
+    data: Any = None
 
 
 class _Message(msgspec.Struct):
@@ -46,14 +50,18 @@ class _Event(msgspec.Struct):
     usage: RawUsage | None = None
 
 
-_decode_event = msgspec.json.Decoder(_Event).decode
-_decode_message = msgspec.json.Decoder(_Message).decode
+_decode_event = LenientDecoder(_Event).decode
+_decode_message = LenientDecoder(_Message).decode
 
 
 class MessagesReader(AnswerReader):
     """Reads Anthropic messages; stop reasons get the names of the OpenAI dialects."""
 
-    __slots__ = ()
+    __slots__ = ("_so_far",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._so_far: RawUsage | None = None
 
     def event(self, name: bytes, data: bytes) -> int:
         event = self._decode(_decode_event, data)
@@ -64,15 +72,12 @@ class MessagesReader(AnswerReader):
         if kind == "content_block_delta":
             return self._delta(event.delta)
         if kind == "content_block_start":
-            # A tool call shows its name before its arguments: the first sign of it.
-            block = event.content_block
-            if block is not None and block.type == "tool_use" and self._count(0):
-                return TOKEN | OUTPUT
-        elif kind == "message_start" and event.message is not None:
+            return self._block(event.content_block)
+        if kind == "message_start" and event.message is not None:
             self._take(event.message)
         elif kind == "message_delta":
             if event.usage is not None:
-                self.usage_seen = merge(self.usage_seen, interpret(event.usage))
+                self._take_usage(event.usage)
             if event.delta is not None:
                 self._stop(event.delta.stop_reason)
         elif kind == "message_stop":
@@ -96,16 +101,36 @@ class MessagesReader(AnswerReader):
             return 0
         if delta.thinking and self._count(0):
             return TOKEN
+        if delta.partial_json:
+            self.calls = True
         if (delta.text or delta.partial_json) and self._count(0):
             return TOKEN | OUTPUT
         return 0
 
+    def _block(self, block: _Block | None) -> int:
+        if block is None:
+            return 0
+        if isinstance(block.type, str) and block.type.endswith("tool_use"):
+            # A tool call shows its name before its arguments: the first sign of it.
+            self.calls = True
+            return TOKEN | OUTPUT if self._count(0) else 0
+        if (block.thinking or block.data) and self._count(0):
+            return TOKEN
+        return TOKEN | OUTPUT if block.text and self._count(0) else 0
+
     def _take(self, message: _Message) -> None:
-        if isinstance(message.model, str):
+        if message.model and isinstance(message.model, str):
             self.model = message.model
         if message.usage is not None:
-            self.usage_seen = merge(self.usage_seen, interpret(message.usage))
+            self._take_usage(message.usage)
         self._stop(message.stop_reason)
+
+    def _take_usage(self, usage: RawUsage) -> None:
+        # The parts of the prompt may come in different events.
+        self._so_far = so_far = merge_raw(self._so_far, usage)
+        self.usage_seen = interpret_messages(so_far)
+        if tells_completion(usage):
+            self.usage_events = self.token_events
 
     def _stop(self, reason: Any) -> None:
         if isinstance(reason, str):

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from proxy.wire.answer import OUTPUT, TOKEN, AnswerReader
+from proxy.wire.lenient import LenientDecoder
 from proxy.wire.usage import RawUsage
 
 
@@ -28,8 +29,8 @@ class _Event(msgspec.Struct):
     response: _Response | None = None
 
 
-_decode_event = msgspec.json.Decoder(_Event).decode
-_decode_response = msgspec.json.Decoder(_Response).decode
+_decode_event = LenientDecoder(_Event).decode
+_decode_response = LenientDecoder(_Response).decode
 
 _LAST = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
@@ -51,6 +52,8 @@ class ResponsesReader(AnswerReader):
         if isinstance(kind, str) and kind.endswith(".delta"):
             if not event.delta or not self._count(0):
                 return 0
+            if "_call" in kind:  # function_call_arguments, mcp_call_arguments, …
+                self.calls = True
             return TOKEN if ".reasoning" in kind else TOKEN | OUTPUT
         if kind == "error" or name == b"error":
             self.error = True
@@ -64,21 +67,21 @@ class ResponsesReader(AnswerReader):
             self._take(response, last=True)
 
     def _take(self, response: _Response, *, last: bool) -> None:
-        if isinstance(response.model, str):
+        if response.model and isinstance(response.model, str):
             self.model = response.model
         if response.usage is not None:
-            self.raw_usage = response.usage
+            self._take_usage(response.usage)
         if not last:
             return
         self.done = True
-        if response.status == "failed" or response.error is not None:
+        if response.status == "failed" or response.error:
             self.error = True
             return
         # vLLM 0.32 closes a cut answer with `response.completed` too: the details tell.
         reason = response.incomplete_details.reason if response.incomplete_details else None
         if reason == "max_output_tokens":
             self._finish(0, "length")
-        elif reason is not None:
+        elif reason:
             self._finish(0, reason)
         elif response.status == "completed":
             self._finish(0, "stop")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from types import MappingProxyType
 
 from proxy.wire.answer import AnswerReader
@@ -41,14 +40,15 @@ _SUFFIXES = (
     ("/metrics", "metrics"),
 )
 
+_LONGEST = max(len(suffix) for suffix, _ in _SUFFIXES)
+
 ROUTES = (*tuple(dict.fromkeys(name for _, name in _SUFFIXES)), "other")
 """Every value that the label `route` can take."""
 
 
-@lru_cache(maxsize=1024)
 def classify(method: str, path: bytes) -> str:
     """Name the route of a request line (`path` is the raw path, without query)."""
-    text = path.decode("latin-1")
+    text = path[-_LONGEST:].decode("latin-1")
     for suffix, name in _SUFFIXES:
         if text.endswith(suffix):
             # GET /v1/responses and the like read stored objects: no generation there.

@@ -22,6 +22,7 @@ class RawUsage(msgspec.Struct):
     input_tokens: Any = None
     output_tokens: Any = None
     cache_read_input_tokens: Any = None
+    cache_creation_input_tokens: Any = None
     prompt_tokens_details: Details | None = None
     completion_tokens_details: Details | None = None
     input_tokens_details: Details | None = None
@@ -54,6 +55,45 @@ def interpret(raw: RawUsage) -> Usage:
     if details is not None:
         reasoning = _count(details.reasoning_tokens)
     return Usage(prompt, completion, cached, reasoning)
+
+
+def tells_completion(raw: RawUsage) -> bool:
+    """Whether it says how many tokens have been generated."""
+    return raw.completion_tokens is not None or raw.output_tokens is not None
+
+
+def supersedes(later: RawUsage, earlier: RawUsage) -> bool:
+    """Whether all that `earlier` may tell is in `later` too, as in continuous usage."""
+    return (
+        later.prompt_tokens is not None
+        and later.completion_tokens is not None
+        and (earlier.prompt_tokens_details is None or later.prompt_tokens_details is not None)
+        and (
+            earlier.completion_tokens_details is None or later.completion_tokens_details is not None
+        )
+    )
+
+
+def interpret_messages(raw: RawUsage) -> Usage:
+    """The counts of an Anthropic message.
+
+    Its `input_tokens` are those that no cache had to do with: the prompt is the sum of three.
+    """
+    parts = (raw.input_tokens, raw.cache_read_input_tokens, raw.cache_creation_input_tokens)
+    told = [_count(part) for part in parts if part is not None]
+    prompt = None
+    if raw.input_tokens is not None and None not in told:
+        prompt = sum(count for count in told if count is not None)
+    return interpret(raw)._replace(prompt=prompt)
+
+
+def merge_raw(earlier: RawUsage | None, later: RawUsage) -> RawUsage:
+    """What `earlier` told and `later` does not tell again, and all of `later`."""
+    if earlier is None:
+        return later
+    members = msgspec.structs.asdict(later).items()
+    said = {name: value for name, value in members if value is not None}
+    return msgspec.structs.replace(earlier, **said)
 
 
 def merge(earlier: Usage | None, later: Usage) -> Usage:

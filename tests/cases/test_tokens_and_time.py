@@ -75,8 +75,9 @@ def test_case_10_role_event_is_not_the_first_token(rig: Rig) -> None:
 
 
 def test_case_10_empty_text_without_role_is_a_token(rig: Rig) -> None:
-    """vLLM sends it for a token that is only part of a character."""
-    rig.engine.on(CHAT, timed(ROLE, 0.2, chat_event(""), 0.5, chat_event("é"), STOP, DONE))
+    """vLLM sends it for a token that is only part of a character (case 62 has other engines)."""
+    part = chat_event("").replace(b'"finish_reason":null', b'"finish_reason":null,"token_ids":null')
+    rig.engine.on(CHAT, timed(ROLE, 0.2, part, 0.5, chat_event("é"), STOP, DONE))
     watch = rig.watch()
     ask(rig.port)
     gained = watch.after()
@@ -153,11 +154,11 @@ def test_case_12_growing_usage_is_never_summed(rig: Rig) -> None:
 
 def test_case_12_zero_stays_zero(new_rig: Callable[..., Rig]) -> None:
     rig = new_rig()
-    rig.engine.on(CHAT, stream(ROLE, chat_event("a"), STOP, usage_event(0), DONE))
+    rig.engine.on(CHAT, stream(ROLE, STOP, usage_event(0), DONE))
     watch = rig.watch()
     ask(rig.port)
     watch.after()
-    assert tokens(rig.scrape()) in [(0, None), (0, 0)]
+    assert tokens(rig.scrape()) == (0, None)
 
 
 def test_case_12_usage_details(rig: Rig) -> None:

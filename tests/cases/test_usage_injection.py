@@ -310,7 +310,9 @@ def test_case_23_together_with_other_events(
     assert b'"choices":[]' not in response.body or expected is None
     gained = watch.after()
     if payloads[-1].endswith(b"\n\n"):
-        assert gained.total("completion_tokens_total", source="usage") == 1
+        # A count that comes before the tokens is not that of the answer (case 60).
+        source = "events" if payloads[0] == usage_event(1) else "usage"
+        assert gained.total("completion_tokens_total", source=source) == 1
 
 
 def test_case_23_hiding_in_an_answer_with_a_content_length(rig: Rig) -> None:

@@ -9,6 +9,7 @@ import jsonschema
 import pytest
 import yaml
 
+from proxy.pages import AllowedHosts
 from proxy.settings import Settings, load_settings
 
 ROOT = Path(__file__).parents[2]
@@ -71,3 +72,13 @@ def test_prometheus_is_configured_as_in_config_but_for_the_addresses() -> None:
     mounted = {volume.split(":")[1] for volume in SERVICES["prometheus"]["volumes"]}
     for rules in yaml.safe_load(here)["rule_files"]:
         assert f"/etc/prometheus/{rules}" in mounted
+
+
+@pytest.mark.parametrize("profile", ["gpu", "demo"])
+def test_prometheus_may_see_the_pages_under_the_name_that_it_uses(profile: str) -> None:
+    settings: Settings = load_settings(None, PROXIES[profile]["environment"], {})
+    prometheus = yaml.safe_load((DEPLOY / "compose" / "prometheus.yml").read_text())
+    allowed = AllowedHosts(settings.host, settings.allowed_hosts)
+    for job in prometheus["scrape_configs"]:
+        for static in job["static_configs"]:
+            assert all(map(allowed.allows, static["targets"]))

@@ -72,7 +72,7 @@ def request(
     target: str,
     headers: Iterable[tuple[str, str]] = (),
     body: bytes | None = None,
-    host: str = "proxy.test",
+    host: str = "127.0.0.1",
     version: str = "HTTP/1.1",
 ) -> bytes:
     """The bytes of a request; a body brings its Content-Length unless a framing is given."""
@@ -92,7 +92,11 @@ class RawClient:
         if receive_buffer is not None:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self._socket.settimeout(timeout)
-        self._socket.connect(("127.0.0.1", port))
+        try:
+            self._socket.connect(("127.0.0.1", port))
+        except OSError:
+            self._socket.close()
+            raise
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = bytearray()
         self._eof = False

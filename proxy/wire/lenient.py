@@ -1,0 +1,62 @@
+"""JSON → msgspec structs, where a member of an unexpected kind costs only itself."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Generic, TypeVar, get_args, get_origin
+
+import msgspec
+
+_T = TypeVar("_T", bound=msgspec.Struct)
+
+
+class LenientDecoder(Generic[_T]):
+    """Decodes an object into `kind`, whose members are `Any`, structs or lists of structs.
+
+    What does not fit is looked at a second time: a member that should be an object and is not is
+    taken as absent. Lists of structs hold what an event is about, so they have to be right.
+    """
+
+    def __init__(self, kind: type[_T]) -> None:
+        self._kind = kind
+        self._decode = msgspec.json.Decoder(kind).decode
+
+    def decode(self, data: bytes) -> _T:
+        """Raises `msgspec.MsgspecError` for what is no JSON, no object, or wrong in a list."""
+        try:
+            return self._decode(data)
+        except msgspec.ValidationError:
+            return _fitted(self._kind, msgspec.json.decode(data))
+
+
+def _fitted(kind: type[_T], value: Any) -> _T:
+    if not isinstance(value, dict):
+        raise msgspec.ValidationError("an object was expected")
+    members: dict[str, Any] = {}
+    for name, inner, many in _members(kind):
+        member = value.get(name)
+        if inner is None:
+            if name in value:
+                members[name] = member
+        elif not many:
+            members[name] = _fitted(inner, member) if isinstance(member, dict) else None
+        elif member is not None:
+            if not isinstance(member, list):
+                raise msgspec.ValidationError("a list was expected")
+            members[name] = [_fitted(inner, item) for item in member]
+    return kind(**members)
+
+
+@cache
+def _members(kind: type[msgspec.Struct]) -> tuple[tuple[str, Any, bool], ...]:
+    """Name of each member, the struct in it (None: anything) and whether there is a list of it."""
+    found = []
+    for member in msgspec.structs.fields(kind):
+        inner, many = None, False
+        for part in get_args(member.type):
+            if get_origin(part) is list:
+                inner, many = get_args(part)[0], True
+            elif part is not type(None):
+                inner = part
+        found.append((member.encode_name, inner, many))
+    return tuple(found)

@@ -2,7 +2,7 @@
 
 `captures/expected.json` says for each capture which request led to it and what is measured. It was
 derived from the bytes alone. Where a finish event with an empty text may or may not be a token, the
-number of token events is a range.
+number of token events is a range. `outputs`: whether anything but reasoning was seen.
 """
 
 import json
@@ -124,6 +124,8 @@ def measured(gained: Scrape) -> dict[str, Any]:
         "finish": by_label(gained, "finish_reasons_total", "reason"),
         "truncations": gained.total("truncations_total"),
         "token_events": gained.total("token_events_total"),
+        "firsts": gained.count("time_to_first_token_seconds"),
+        "outputs": gained.count("time_to_first_output_seconds"),
     }
 
 
@@ -133,6 +135,9 @@ def check_counts(counts: dict[str, Any], expected: dict[str, Any]) -> None:
     if "token_events" in expected:
         least, most = expected["token_events"]
         assert least <= (counts["token_events"] or 0) <= most
+        assert counts["firsts"] == (most > 0)
+    if "outputs" in expected:
+        assert counts["outputs"] == expected["outputs"]
     if expected.get("source") == "usage":
         tokens = expected["completion_tokens"]
         assert counts["completion"] == ({"usage": tokens} if tokens else {})

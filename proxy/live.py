@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 from time import monotonic
 
@@ -39,31 +40,39 @@ class TokensPerEvent:
 
 
 class RateWindow:
-    """Tokens per second over the last `length` seconds, kept in slots of one second."""
+    """Tokens per second over the last `length` seconds, kept in slots of a hundredth of that."""
 
-    def __init__(self, length: float, now: float) -> None:
+    def __init__(self, length: float) -> None:
         self._length = length
-        self._since = now
+        self._slot = length / 100
+        self._since: float | None = None
         self._slots: dict[int, float] = {}
 
     def add(self, start: float, end: float, tokens: float) -> None:
         """Spread `tokens` evenly over `start`…`end` (monotonic seconds)."""
-        first, last = int(max(start, end - self._length - 1)), int(end)
-        span = end - start
+        if self._since is None or start < self._since:
+            self._since = start
+        size, span = self._slot, end - start
+        first, last = int(max(start, end - self._length - size) / size), int(end / size)
         if first == last or span <= 0:
             self._slots[last] = self._slots.get(last, 0.0) + tokens
             return
         for slot in range(first, last + 1):
-            share = (min(end, slot + 1) - max(start, slot)) / span
+            share = (min(end, (slot + 1) * size) - max(start, slot * size)) / span
             self._slots[slot] = self._slots.get(slot, 0.0) + tokens * max(share, 0.0)
 
     def rate(self, now: float) -> float:
-        """Tokens per second up to `now`."""
-        oldest = int(now - self._length)
+        """Tokens per second up to `now`, since the first ones where that is not so long ago."""
+        if self._since is None:
+            return 0.0
+        begins = now - self._length
+        oldest = int(begins / self._slot)
         for slot in [slot for slot in self._slots if slot < oldest]:
             del self._slots[slot]
-        elapsed = min(self._length, max(now - self._since, TICK))
-        return sum(self._slots.values()) / elapsed
+        # Of the slot in which the window begins, only a part lies in it.
+        outside = self._slots.get(oldest, 0.0) * (begins / self._slot - oldest)
+        tokens = max(0.0, sum(self._slots.values()) - outside)
+        return tokens / min(self._length, max(now - self._since, TICK))
 
 
 class _Gained:
@@ -71,13 +80,18 @@ class _Gained:
 
     def __init__(self) -> None:
         self.events = 0
+        self.since = math.inf
         self.gaps: list[int] = []
         self.gaps_total = 0.0
 
-    def add(self, exchange: Exchange) -> None:
+    def add(self, exchange: Exchange, tokens_per_event: float) -> None:
         """Take what an exchange has counted."""
-        self.events += exchange.token_events - exchange.reported_events
+        new = exchange.token_events - exchange.reported_events
+        self.events += new
         exchange.reported_events = exchange.token_events
+        exchange.reported_tokens += new * tokens_per_event
+        if exchange.first_token_at is not None:
+            self.since = min(self.since, exchange.first_token_at)
         counts, total = exchange.take_gaps()
         self.gaps_total += total
         self.gaps = [a + b for a, b in zip(self.gaps, counts, strict=True)] if self.gaps else counts
@@ -123,7 +137,7 @@ class LiveMeter:
                 so_far = gained.get(model)
                 if so_far is None:
                     so_far = gained[model] = _Gained()
-                so_far.add(exchange)
+                so_far.add(exchange, self._tokens_per_event(model))
         for model, so_far in gained.items():
             self._report(model, so_far, now)
         for model, count in in_flight.items():
@@ -140,25 +154,31 @@ class LiveMeter:
         now = monotonic()
         if exchange.token_events != exchange.reported_events:
             rest = _Gained()
-            rest.add(exchange)
+            rest.add(exchange, self._tokens_per_event(model))
             self._report(model, rest, now)
         if done.token_source != "usage" or done.completion_tokens is None:
             return
         if done.token_events:
             per_event = self._per_event.setdefault(model, TokensPerEvent())
             per_event.learn(done.completion_tokens, done.token_events)
-        elif done.completion_tokens:
-            self._window(model).add(now - done.duration, now, done.completion_tokens)
+        # What is known now, less what was taken for it while the answer ran.
+        rest_of_tokens = done.completion_tokens - exchange.reported_tokens
+        if rest_of_tokens:
+            span = exchange.decode_span(now) or (now - done.duration, now)
+            self._window(model).add(*span, rest_of_tokens)
 
     def _report(self, model: str, gained: _Gained, now: float) -> None:
         self._metrics.add_token_events(model, gained.events)
         self._metrics.add_gaps(model, gained.gaps, gained.gaps_total)
+        tokens = gained.events * self._tokens_per_event(model)
+        self._window(model).add(min(max(self._last, gained.since), now), now, tokens)
+
+    def _tokens_per_event(self, model: str) -> float:
         per_event = self._per_event.get(model)
-        tokens = gained.events * (per_event.value if per_event else 1.0)
-        self._window(model).add(max(self._last, now - TICK), now, tokens)
+        return per_event.value if per_event is not None else 1.0
 
     def _window(self, model: str) -> RateWindow:
         window = self._windows.get(model)
         if window is None:
-            window = self._windows[model] = RateWindow(self._settings.rate_window, monotonic())
+            window = self._windows[model] = RateWindow(self._settings.rate_window)
         return window

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from proxy.background import attempt, repeat
+from proxy.ceiling_inputs import gpu_problem
 from proxy.client_request import REQUEST, ClientRequest
 from proxy.engine import EngineFacts
 from proxy.exchange import Exchange
@@ -79,6 +80,7 @@ class App:
             self.readiness,
             self._metrics.published,
             AllowedHosts(settings.host, settings.allowed_hosts),
+            self._problems,
         )
 
     def __call__(self, scope: Any, receive: Receive, send: Send) -> Awaitable[None]:
@@ -131,6 +133,9 @@ class App:
         running.callback(self._observer.flush)
         upstream = Upstream(self._settings, self._facts)
         running.push_async_callback(upstream.transport.aclose)
+        named_wrong = gpu_problem(self._settings.engine)
+        if named_wrong is not None:
+            logger.warning("%s", named_wrong)
         sys.setswitchinterval(_SWITCH_INTERVAL)
         await attempt(upstream.first_poll, partial(self._observer.report, "poll"))
         self._relay = relay = Relay(upstream, self._observer, self._settings)
@@ -147,6 +152,10 @@ class App:
 
     async def _tick(self) -> None:
         self._meter.tick()
+
+    def _problems(self) -> list[str]:
+        found = (self._facts.models_problem, gpu_problem(self._settings.engine))
+        return [problem for problem in found if problem is not None]
 
     def _refresh(self) -> None:
         self._observer.flush()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from proxy.gpu.bandwidth import Bandwidth, engine_bandwidth
-from proxy.gpu.catalogue import find_cards
+from proxy.gpu.catalogue import find_cards, load_catalogue
 from proxy.gpu.contention import EngineOnGpu
 from proxy.gpu.readings import GpuReading
 from proxy.model.ceiling import ComputeRoof, ridge_batch
@@ -14,6 +15,9 @@ from proxy.model.kv import KvCache, KvUnknown
 from proxy.model.resolve import resolve_kv, resolve_weights
 from proxy.model.weights import WeightsFound, WeightsUnknown
 from proxy.settings import Engine
+
+_NAMED = 6
+"""Cards that a message names at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +68,31 @@ def bandwidth(engine: Engine, readings: tuple[GpuReading, ...]) -> Bandwidth:
         return found
     cards = find_cards(engine.gpu)
     if len(cards) != 1:
-        named = ", ".join(card.name for card in cards) or "no card of the table"
-        return Bandwidth(None, None, f"the setting gpu = {engine.gpu!r} means {named}")
+        return Bandwidth(None, None, gpu_problem(engine) or "no card is named")
     return Bandwidth(
         cards[0].bandwidth_bytes_per_second * engine.tensor_parallel_size,
         "catalogue",
         f"table of cards: {cards[0].name}, named in the settings",
     )
+
+
+def gpu_problem(engine: Engine) -> str | None:
+    """What is wrong with the name in the setting `gpu`, and what to do; None when nothing is."""
+    if engine.gpu is None or engine.gpu_bandwidth or engine.gpu_measured_bandwidth:
+        return None
+    cards = find_cards(engine.gpu)
+    if len(cards) == 1:
+        return None
+    or_else = "or set gpu_bandwidth"
+    if cards:
+        named = ", ".join(card.name for card in cards[:_NAMED])
+        more = ", and more" if len(cards) > _NAMED else ""
+        return f"the setting gpu = {engine.gpu!r} means {named}{more}: name one of them, {or_else}"
+    names = {card.name.removeprefix("NVIDIA ").lower(): card.name for card in load_catalogue()}
+    close = get_close_matches(engine.gpu.lower().removeprefix("nvidia "), names, n=3, cutoff=0.5)
+    near = ", ".join(names[name] for name in close)
+    like = f" (near it: {near})" if near else ""
+    return f"the setting gpu = {engine.gpu!r} is no card of the table{like}: correct it, {or_else}"
 
 
 def compute_ridge(

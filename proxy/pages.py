@@ -115,8 +115,12 @@ def own_pages(
     readiness: Readiness,
     published: Published,
     allowed: AllowedHosts,
+    problems: Callable[[], list[str]],
 ) -> ASGIApp:
-    """The ASGI application of the pages; `refresh` brings live figures up to now."""
+    """The ASGI application of the pages; `refresh` brings live figures up to now.
+
+    problems: what is wrong and what to do, each in a sentence for a person.
+    """
 
     async def metrics(request: Request) -> Response:
         refresh()
@@ -135,6 +139,7 @@ def own_pages(
                 "figures": published.samples(),
                 # In a thread like the metrics: workers' values are read from files.
                 "live": await asyncio.to_thread(_live_samples, registry),
+                "problems": problems(),
                 "version": __version__,
             },
             headers=_FOR_BROWSERS | {"Content-Security-Policy": _NOT_A_PAGE},

@@ -20,6 +20,9 @@ def ceiling_findings(
     engine: Engine, seen: EngineSeen, gpus: tuple[GpuReading, ...]
 ) -> Iterator[Finding]:
     """Bandwidth of `gpus`, weights and KV cache, and the division where both sides are known."""
+    problem = ceiling_inputs.gpu_problem(engine)
+    if problem is not None:
+        yield Finding("ceiling", "gpu", "missing", problem, "settings")
     bandwidth = ceiling_inputs.bandwidth(engine, gpus)
     total = bandwidth.bytes_per_second
     yield Finding(

@@ -13,9 +13,9 @@ from proxy import engine_metrics
 from proxy.check.asking import Asking
 from proxy.check.finding import Finding, State
 from proxy.check.injection import injection
-from proxy.engine import EngineFacts
+from proxy.engine import EngineFacts, read_models
 from proxy.engine_metrics import EngineReading
-from proxy.model.served import ServedModel, served_models
+from proxy.model.served import ServedModel
 from proxy.settings import Engine, Settings
 from proxy.upstream import Upstream
 from proxy.wire.answer import UNREADABLE
@@ -87,21 +87,11 @@ async def _version(asking: Asking) -> str | None:
 
 
 def _note_models(seen: EngineSeen, engine: Engine, status: int, body: bytes) -> None:
-    named = "their names can be set with models"
-    if status == 200:
-        try:
-            seen.models = served_models(msgspec.json.decode(body))
-        except UNREADABLE:
-            seen.models = ()
-    if not seen.models:
-        if status in (401, 403):
-            text = f"GET /v1/models wants a key ({status}): set api_key, or {named}"
-        elif status != 200:
-            text = f"GET /v1/models answers {status}: {named}"
-        else:
-            text = f"GET /v1/models lists none: {named}"
-        state: State = "ok" if engine.models else "warning"
-        seen.findings.append(Finding("engine", "models", state, text, "GET /v1/models"))
+    cards, problem = read_models(status, body)
+    seen.models = cards or ()
+    if problem is not None:
+        state: State = "ok" if engine.models else "missing"
+        seen.findings.append(Finding("engine", "models", state, problem, "GET /v1/models"))
         return
     for card in seen.models:
         length = card.max_model_len

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 Area = Literal["settings", "engine", "gpu", "ceiling"]
 State = Literal["ok", "warning", "missing"]
-"""Missing: the proxy would not work. Warning: it works, and something it could tell is absent."""
+"""Missing: the proxy lacks what it needs: an engine, names for its models, a card that was named
+wrong. Warning: something that it could tell is absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,5 +27,5 @@ class Finding:
 
 
 def works(findings: list[Finding]) -> bool:
-    """Whether the proxy would work: nothing necessary is missing."""
+    """Whether nothing necessary is missing."""
     return all(finding.state != "missing" for finding in findings)

@@ -56,7 +56,7 @@ def _print(console: Console, findings: list[Finding]) -> None:
     missing = sum(found.state == "missing" for found in findings)
     warnings = sum(found.state == "warning" for found in findings)
     if missing:
-        console.print("The proxy would not work: see what is marked missing.")
+        console.print("Something that the proxy needs is missing: see what is marked so.")
     elif warnings:
         more = "warning" if warnings == 1 else "warnings"
         console.print(f"The proxy would work, with {warnings} {more}.")

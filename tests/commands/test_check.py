@@ -174,7 +174,7 @@ def test_a_real_process_without_an_engine() -> None:
     assert "\x1b" not in done.stdout
     assert "missing | engine" in done.stdout
     assert "is the engine running" in done.stdout
-    assert "The proxy would not work" in done.stdout
+    assert "Something that the proxy needs is missing" in done.stdout
 
 
 # --- what is wrong or absent ---------------------------------------------------------------------
@@ -256,8 +256,8 @@ def test_settings_win_over_what_is_found(url: str) -> None:
 
 def test_an_engine_that_wants_a_key() -> None:
     with running_engine(EngineProfile(api_key="sesame", speed=20)) as url:
-        found = findings("--upstream", url)
-        assert found["engine", "models"]["state"] == "warning"
+        found = findings("--upstream", url, code=1)
+        assert found["engine", "models"]["state"] == "missing"
         assert "set api_key" in found["engine", "models"]["text"]
         assert "no model has a name" in found["engine", "usage injection"]["text"]
         named = findings("--upstream", url, "--models", "qwen")
@@ -265,6 +265,48 @@ def test_an_engine_that_wants_a_key() -> None:
         assert "401" in named["engine", "usage injection"]["text"]
         opened = findings("--upstream", url, "--api-key", "sesame")
         assert opened["engine", "usage injection"]["value"] is True
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "words"),
+    [
+        ("401 Unauthorized", {"error": {"message": "no"}}, "wants a key (401): set api_key"),
+        ("403 Forbidden", {}, "wants a key (403): set api_key"),
+        ("404 Not Found", {"detail": "Not Found"}, "answers 404"),
+        ("500 Oh", {}, "answers 500"),
+        ("200 OK", {"object": "list", "data": []}, "lists none"),
+        ("200 OK", {"data": [{"id": ""}, {"id": 7}, "qwen", {"id": "a" * 5000}]}, "lists none"),
+        ("200 OK", ["qwen"], "lists none"),
+    ],
+)
+def test_an_engine_without_a_model_list(
+    engine: ScriptedEngine, status: str, body: object, words: str
+) -> None:
+    engine.on("/v1/models", send(json_answer(body, status)))
+    found = findings("--upstream", engine.url, code=1)["engine", "models"]
+    assert found["state"] == "missing"
+    assert words in found["text"]
+    assert "their names can be set with models" in found["text"]
+    assert findings("--upstream", engine.url, "--models", "a")["engine", "models"]["state"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("RTX A600", "near it: NVIDIA RTX A6000"),
+        ("rtxa6000", "NVIDIA RTX A6000"),
+        ("H10", "is no card of the table"),
+        ("toaster", "is no card of the table: correct it"),
+        ("A100", "means NVIDIA A100"),
+    ],
+)
+def test_a_card_that_is_named_wrong(url: str, name: str, words: str) -> None:
+    found = findings("--upstream", url, "--gpu", name, code=1)["ceiling", "gpu"]
+    assert found["state"] == "missing"
+    assert words in found["text"]
+    assert "set gpu_bandwidth" in found["text"]
+    given = findings("--upstream", url, "--gpu", name, "--gpu-bandwidth", "1e12")
+    assert ("ceiling", "gpu") not in given
 
 
 ONE_TOKEN = (ROLE, chat_event("Hi"), chat_event({}, finish="length"))

@@ -95,6 +95,18 @@ def test_nothing_known_is_said_so(tmp_path: Path) -> None:
     assert page.text("gpus") == "unknown"
     assert "Filesunknown" in page.text("inputs")
     assert "GPU libraryunknown" in page.text("inputs")
+    assert "problems" in page.hidden
+
+
+def test_problems_stand_above_everything(tmp_path: Path) -> None:
+    with running_engine(EngineProfile(api_key="sesame")) as url:
+        settings = Settings(upstream=url, gpu=NASTY, nvml=False, **FAST)
+        with BackgroundProxy(settings) as proxy:
+            page = look_at(f"{proxy.url}/tokgauge/status", tmp_path)
+    assert "problems" not in page.hidden
+    assert "GET /v1/models wants a key (401): set api_key" in page.text("problems")
+    assert NASTY in page.text("problems")
+    assert "img" not in page.tags
 
 
 def test_a_name_is_text_whatever_it_holds(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def request_head(method: str, target: bytes, headers: Sequence[tuple[bytes, byte
                 raise httpx2.LocalProtocolError("Content-Length is not one number")
             length = int(value)
         elif lowered == b"transfer-encoding":
-            if value.strip().lower() != b"chunked" or coding is not None:
+            if value.strip(b" \t").lower() != b"chunked" or coding is not None:
                 raise httpx2.LocalProtocolError("Transfer-Encoding is not chunked alone")
             coding = value
         elif lowered == b"connection":

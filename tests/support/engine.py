@@ -30,6 +30,7 @@ class Received:
     at: float
     head: bytes
     body: bytearray = field(default_factory=bytearray)
+    trailers: bytes = b""
     complete_at: float | None = None
     closed_at: float | None = None
     _changed: threading.Condition = field(default_factory=threading.Condition, repr=False)
@@ -195,14 +196,23 @@ class _Connection(asyncio.Protocol):
                 if not await self._more():
                     return False
             size = int(bytes(self._buffer[:end]).split(b";")[0], 16)
+            if size == 0:
+                return await self._read_trailers(received)
             while len(self._buffer) < end + 2 + size + 2:
                 if not await self._more():
                     return False
             received.body += self._buffer[end + 2 : end + 2 + size]
             del self._buffer[: end + 2 + size + 2]
-            if size == 0:
-                received._complete()
-                return True
+
+    async def _read_trailers(self, received: Received) -> bool:
+        """Read the end of a chunked body, from its last chunk's line on."""
+        while (end := self._buffer.find(b"\r\n\r\n")) < 0:
+            if not await self._more():
+                return False
+        received.trailers = bytes(self._buffer[self._buffer.index(b"\r\n") + 2 : end + 2])
+        del self._buffer[: end + 4]
+        received._complete()
+        return True
 
 
 class Conversation:

@@ -491,3 +491,67 @@ def test_many_streams_at_once(run: Any) -> None:
             assert stats.opened_total + stats.reused_total == 300
 
     run(main())
+
+
+STATES = {
+    "idle": EMPTY,
+    "no_answer": b"",
+    "interim": b"HTTP/1.1 100 Continue\r\n\r\n",
+    "half_head": OK + b"Content-Le",
+    "head": OK + b"Content-Length: 9\r\n\r\n",
+    "length": OK + b"Content-Length: 9\r\n\r\nhello",
+    "chunk": CHUNKED + b"9\r\nhello",
+    "between_chunks": CHUNKED + b"5\r\nhello\r\n",
+    "trailers": CHUNKED + b"5\r\nhello\r\n0\r\nA: b\r\n",
+    "to_the_end": OK + b"\r\nhello",
+    "surplus": EMPTY + EMPTY,
+    "refused": b"HTTP/1.1 000 X\r\n\r\n",
+    "error": b"HTTP/1.1 500 X\r\nContent-Length: 9\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("dies", ["close", "reset", "stays"])
+@pytest.mark.parametrize("upload", [False, True], ids=["whole", "upload"])
+@pytest.mark.parametrize("state", STATES)
+def test_an_engine_that_dies_in_any_state_leaves_nothing(
+    run: Any, state: str, upload: bool, dies: str
+) -> None:
+    """No connection, no task, no descriptor (the fixture counts those), whoever waits for it."""
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(STATES[state])
+        await asyncio.sleep(0.05)
+        if dies == "reset":
+            reset(writer)
+        elif dies == "stays":
+            await reader.readexactly(1 << 20)
+
+    async def exchange(to: EngineTransport, request: httpx2.Request) -> None:
+        with contextlib.suppress(httpx2.TransportError):
+            await collect(await to.handle_async_request(request))
+
+    async def main() -> None:
+        async with engine(handler) as here, transport(idle_expiry=0.1) as to:
+            bodies = [Trickle() for _ in range(4)]
+            headers = [(b"Content-Length", b"9")]
+            requests = [
+                here.request("POST", headers=headers, body=body) if upload else here.request()
+                for body in bodies
+            ]
+            here_before = asyncio.all_tasks()
+            tasks = [asyncio.create_task(exchange(to, request)) for request in requests]
+            if dies == "stays":
+                await asyncio.sleep(0.1)
+                for task in tasks:
+                    task.cancel()
+            await asyncio.wait(tasks, timeout=5)
+            assert all(task.done() for task in tasks)
+            await until(lambda: (to.stats().active, to.stats().idle) == (0, 0))
+            if upload:
+                await until(lambda: all(b.finalised or not b.begun.is_set() for b in bodies))
+            for _ in tasks:
+                assert await asyncio.wait_for(here.ended.get(), 5) in ("eof", "reset", "done")
+            await until(lambda: not asyncio.all_tasks() - here_before)
+
+    run(main())

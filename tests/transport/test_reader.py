@@ -2,10 +2,12 @@
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.transport.reader import ResponseReader
+from tests.support.odd_responses import CASES, Odd
 
 bodies = st.lists(st.binary(min_size=1, max_size=300), max_size=8)
 cuts = st.lists(st.integers(0, 3_000), max_size=40)
@@ -84,3 +86,31 @@ def test_any_bytes_end_in_a_state(raw: bytes, places: list[int]) -> None:
             assert reader.news
             assert not reader.complete
             break
+
+
+def verdict(case: Odd, parts: list[bytes]) -> tuple[object, ...]:
+    """All that matters of a response; after a fault, or behind its end, no more is read."""
+    reader = ResponseReader(head_request=case.method == "HEAD", limit=65_536)
+    body = b""
+    for part in parts:
+        body += reader.feed(part)
+        if reader.fault is not None:
+            break
+    if case.then == "close" and reader.fault is None:
+        reader.feed_eof()
+    return (
+        reader.status, reader.headers, body, reader.complete, reader.surplus,
+        reader.complete and not reader.surplus and reader.keep_alive, reader.fault is None,
+    )  # fmt: skip
+
+
+SHORT = [case for case in CASES if sum(map(len, case.pieces)) < 1000]
+
+
+@pytest.mark.parametrize("case", SHORT, ids=[case.name for case in SHORT])
+def test_where_the_reads_are_cut_changes_nothing(case: Odd) -> None:
+    raw = b"".join(case.pieces)
+    told = verdict(case, [raw])
+    for at in range(1, len(raw)):
+        assert verdict(case, [raw[:at], raw[at:]]) == told, at
+    assert verdict(case, [raw[at : at + 1] for at in range(len(raw))]) == told

@@ -1,0 +1,116 @@
+"""Engines that answer oddly, wrongly or with malice: what the client gets, and who comes next."""
+
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from tests.conftest import MODELS, Rig, start_proxy
+from tests.support.client import RawClient, Response
+from tests.support.engine import Conversation, Script, ScriptedEngine, answer
+from tests.support.odd_responses import CASES, Odd
+
+ODD = "/v1/odd"
+NEXT = "/v1/next"
+numbers = count()
+
+
+@pytest.fixture(scope="module")
+def quiet() -> Iterator[Rig]:
+    """A proxy that asks nothing by itself, so that each connection to the engine is known."""
+    with (
+        ScriptedEngine(MODELS) as engine,
+        start_proxy(upstream=engine.url, poll_interval=3600, engine_metrics_interval=3600) as proxy,
+    ):
+        yield Rig(engine, proxy)
+
+
+@pytest.fixture
+def rig(quiet: Rig) -> Rig:
+    quiet.engine.forget()
+    return quiet
+
+
+async def echo(c: Conversation) -> None:
+    await c.send(answer(c.request.target.encode(), content_type="text/plain"))
+
+
+def script_of(case: Odd, *, apart: bool) -> Script:
+    async def script(c: Conversation) -> None:
+        pieces = case.pieces if apart else (b"".join(case.pieces),)
+        for number, piece in enumerate(pieces):
+            if number:
+                await c.pause(0.01)
+            if c.peer_gone:
+                return
+            await c.send(piece)
+        if case.then == "stay":
+            return
+        await c.pause(0.02)
+        c.close() if case.then == "close" else c.reset()
+
+    return script
+
+
+def ask_next(client: RawClient) -> None:
+    """A request of its own gets its own answer, and nothing besides."""
+    target = f"{NEXT}?{next(numbers)}"
+    response = client.request("GET", target).read_response()
+    assert response.status_line == b"HTTP/1.1 200 OK"
+    assert (bytes(response.body), response.clean) == (target.encode(), True)
+    assert response.interim == []
+    assert client._buffer == b""
+
+
+def check_result(case: Odd, response: Response) -> None:
+    assert response.status == case.status
+    assert response.clean == case.whole
+    assert b"EVIL" not in response.head + bytes(response.body) + response.trailers
+    if case.status == 502:
+        document = response.json()
+        assert isinstance(document, dict)
+        error = document["error"]
+        assert set(error) == {"message", "type", "code", "param"}
+        assert error["type"] == "upstream_error"
+        assert error["code"] in ("upstream_closed", "upstream_malformed")
+    else:
+        assert response.body == case.body
+
+
+def ways() -> Iterator[object]:
+    for case in CASES:
+        yield pytest.param(case, True, False, id=case.name)
+        if len(case.pieces) > 1 or case.then != "stay":
+            yield pytest.param(case, False, True, id=f"{case.name}, apart, on a new connection")
+
+
+@pytest.mark.parametrize(("case", "reused", "apart"), [*ways()])
+def test_an_odd_response_harms_its_own_client_at_most(
+    rig: Rig, case: Odd, reused: bool, apart: bool
+) -> None:
+    rig.engine.on(NEXT, echo)
+    rig.engine.on(ODD, script_of(case, apart=apart))
+    if reused:
+        with rig.client() as client:
+            ask_next(client)
+    else:
+        rig.engine.drop_connections()
+    with rig.client(5) as client:
+        response = client.request(case.method, ODD).read_response(to_head=case.method == "HEAD")
+        check_result(case, response)
+        received = rig.engine.requests[-1]
+        if not case.again:
+            received.wait_closed()
+        if response.clean:
+            ask_next(client)  # the client's own connection is as good as before
+        else:
+            assert client.at_end()
+    with rig.client(5) as other, rig.client(5) as another:
+        ask_next(other)
+        ask_next(another)
+        ask_next(other)
+    following = {r.connection for r in rig.engine.requests if r.at > received.at}
+    assert (received.connection in following) == case.again
+    sent_twice = reused and case.then != "stay" and not case.pieces
+    asked = [r for r in rig.engine.requests if r.target == ODD]
+    assert len(asked) == (2 if sent_twice else 1)

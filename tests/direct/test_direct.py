@@ -1,0 +1,68 @@
+"""The same exchange direct and through the proxy: what a client and an engine see is the same.
+
+The corpus is in `corpus_*.py`, a line or a small dict for each exchange. Whatever may differ is
+named in `compare.py`, each with the row of README's table that tells of it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.direct.compare import EXCEPTIONS, Excepted, faults
+from tests.direct.conftest import Ways
+from tests.direct.corpus_captures import CAPTURED
+from tests.direct.corpus_cases import CASES
+from tests.direct.corpus_combinations import COMBINED
+from tests.direct.harness import Exchange, run
+
+CORPUS = [*CAPTURED, *CASES, *COMBINED]
+PENDING = set((Path(__file__).parent / "pending.txt").read_text().splitlines())
+"""Exchanges whose faults are known and not yet repaired; whoever repairs one takes it out."""
+README = Path(__file__).parents[2] / "README.md"
+
+
+def through(exchange: Exchange, ways: Ways, port: int) -> list[str]:
+    """Run it direct and at `port`, round by round; the first faults, in words."""
+    direct = run(exchange, ways.engine, ways.engine.port)
+    for number in range(1, exchange.rounds + 1):
+        found = faults(exchange, direct, run(exchange, ways.engine, port))
+        if found:
+            return [
+                f"{exchange.name}, round {number}, {one.what}:\n"
+                f"  direct {one.direct!r}\n  proxy  {one.proxy!r}"
+                for one in found
+            ]
+    return []
+
+
+@pytest.mark.parametrize("exchange", CORPUS, ids=lambda exchange: exchange.name)
+def test_what_direct_gives_the_proxy_gives(ways: Ways, exchange: Exchange) -> None:
+    if exchange.name in PENDING:
+        pytest.skip("a known fault")
+    if not exchange.own_proxy:
+        found = through(exchange, ways, ways.shared)
+    else:
+        with ways.fresh() as port:
+            found = [fault for lesson in exchange.lessons for fault in through(lesson, ways, port)]
+            if exchange.restarts:
+                ways.engine.drop_connections()
+            found += through(exchange, ways, port)
+    if found:
+        pytest.fail("\n".join(found), pytrace=False)
+
+
+def test_names_are_unique() -> None:
+    names = [exchange.name for exchange in CORPUS]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("excepted", EXCEPTIONS, ids=lambda excepted: excepted.row)
+def test_readme_tells_of_each_exception(excepted: Excepted) -> None:
+    table = README.read_text().split("## What the proxy changes", 1)[1].split("\n## ", 1)[0]
+    rows = re.findall(r"(?m)^\| (.*?) \|", table)
+    if excepted.row not in table and "interim" not in table:
+        pytest.skip("the table is being written")
+    assert any(row.lower().startswith(excepted.row.lower()) for row in rows)

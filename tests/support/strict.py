@@ -2,23 +2,20 @@
 
 A second opinion on every byte, independent of the parser that the proxy uses. A request or a
 response is read only where no reader that keeps to the RFC could see another one in its place.
-What harms nobody is read: empty lines before a message (2.2), several blanks in a request line (3),
-any reason phrase, which says nothing (4), a body's length on an interim response, which has none.
+What harms nobody is read: empty lines before a message (2.2), any reason phrase, which says nothing
+(4), any text in a chunk's extension but line ends (7.1.1), a body's length on an interim response,
+which has none.
 """
 
 import re
 from dataclasses import dataclass
 
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
-_REQUEST_LINE = re.compile(rb"(%b) +([!-~]+) +HTTP/1\.([01])" % _TOKEN)
+_REQUEST_LINE = re.compile(rb"(%b) ([!-~]+) HTTP/1\.([01])" % _TOKEN)
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: [^\r\n]*)?")
 _VALUE = rb"(?:[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?)?"
 _FIELD = re.compile(rb"(%b):[ \t]*(%b)[ \t]*" % (_TOKEN, _VALUE))
-_QUOTED = rb'"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t -~\x80-\xff])*"'
-_CHUNK_LINE = re.compile(
-    rb"([0-9A-Fa-f]{1,15})((?:[ \t]*;+[ \t]*%b(?:[ \t]*=[ \t]*(?:%b|%b)?)?)*)"
-    % (_TOKEN, _TOKEN, _QUOTED)
-)
+_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t -~\x80-\xff]*)?")
 _CODING = re.compile(_TOKEN)
 _LENGTH = re.compile(rb"[0-9]{1,19}")
 _HOST = re.compile(rb"(?:[A-Za-z0-9\-._~!$&'()*+,;=%]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")

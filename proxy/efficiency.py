@@ -121,9 +121,8 @@ def _kv_bytes(
     window: Window, kv: KvCache | KvUnknown, weight_bytes: float, tensor_parallel: int
 ) -> float | NotJudged:
     if isinstance(kv, KvUnknown):
-        # The largest caches take about half a megabyte per token; short contexts do not matter.
         context = window.context_tokens or window.context_tokens_at_most
-        if context is not None and context * 512 * 1024 < NEGLIGIBLE * weight_bytes:
+        if context is not None and _hardly_matters(kv, context, weight_bytes):
             return 0.0
         return NotJudged(f"the bytes of the KV cache are not known: {kv.reason}")
     sequences = _running(window)
@@ -139,6 +138,11 @@ def _kv_bytes(
     return NotJudged(
         "the engine does not tell how much context its sequences have, and it may be long"
     )
+
+
+def _hardly_matters(kv: KvUnknown, context: float, weight_bytes: float) -> bool:
+    """Whether an unknown cache is small beside the weights: the largest take half a MB a token."""
+    return kv.negligible_when_short and context * 512 * 1024 < NEGLIGIBLE * weight_bytes
 
 
 def _running(window: Window) -> float:
@@ -159,7 +163,7 @@ def request_ratio(
     if weight_bytes is None:
         return None
     if isinstance(kv, KvUnknown):
-        if mean_context * 512 * 1024 >= NEGLIGIBLE * weight_bytes:
+        if not _hardly_matters(kv, mean_context, weight_bytes):
             return None
         limit = ceiling.single_stream_ceiling(bandwidth, weight_bytes)
     else:

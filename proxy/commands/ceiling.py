@@ -22,9 +22,10 @@ from proxy.model.ceiling import (
     step_bytes,
     step_ceiling,
 )
+from proxy.model.estimate import estimate_weights
 from proxy.model.kv import KvCache, KvUnknown
 from proxy.model.resolve import resolve_kv, resolve_weights
-from proxy.model.weights import Basis, WeightsFound, WeightsUnknown, estimate_weights
+from proxy.model.weights import Basis, WeightsFound, WeightsUnknown
 
 _USUAL_CARDS = (
     "NVIDIA L4",

@@ -26,6 +26,8 @@ _SPLIT = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 _MAX_PARTS = 1000
 _MAX_ITEMS = 10_000_000
 """Largest count of fields, tensors or strings that is believed."""
+_SHORT = 10_000
+"""Lists of numbers up to this length are kept: one number for each layer, not for each word."""
 
 _SCALARS = {
     0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d",
@@ -38,9 +40,11 @@ _TypeSizes = Mapping[int, tuple[str, int, int]]
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """Tensors of a GGUF model (all parts of a split one) and the shape that its metadata states."""
+    """Tensors of a GGUF model (all parts of a split one) and what its metadata states."""
 
     tensors: list[Tensor]
+    fields: Mapping[str, object]
+    """Numbers, texts and short lists of numbers, by their keys."""
     layers: int | None
     experts: int | None
     experts_per_token: int | None
@@ -62,6 +66,7 @@ def read_gguf(path: Path) -> GgufFile:
 
     return GgufFile(
         [tensor for tensors, _ in parts for tensor in tensors],
+        fields,
         layers=stated("block_count"),
         experts=stated("expert_count") or None,
         experts_per_token=stated("expert_used_count") or None,
@@ -121,7 +126,7 @@ class _Header:
         self._at = 0
 
     def read(self, types: _TypeSizes) -> tuple[list[Tensor], dict[str, object]]:
-        """All tensors, and the fields that hold a number or a string."""
+        """All tensors, and the fields that hold numbers or a string."""
         if self._data[:4] != b"GGUF":
             raise ValueError("it does not begin with GGUF")
         self._at = 4
@@ -172,8 +177,11 @@ class _Header:
         kind, count = self._scalar("I"), self._count()
         if kind == _STRING:
             self._skip_strings(count)
-        else:
-            self._at += count * struct.calcsize(f"<{self._code(kind)}")
+            return None
+        code = self._code(kind)
+        if count <= _SHORT:
+            return [self._scalar(code) for _ in range(count)]
+        self._at += count * struct.calcsize(f"<{code}")
         return None
 
     def _skip_strings(self, count: int) -> None:

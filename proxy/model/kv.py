@@ -1,11 +1,17 @@
-"""Bytes of KV cache: what one token of context costs, and what a decode step reads of it."""
+"""Bytes that a sequence keeps: KV cache by token of context, and recurrent state.
+
+What a decode step reads of it and what memory it takes differ: layers may read a cache that
+another one keeps, windows end, and a state is read and written.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from proxy.model.config import AttentionKind, ModelConfig
+from proxy.model.config import ModelConfig
+from proxy.model.layers import AttentionKind
 
 __all__ = ["KvCache", "KvGroup", "KvUnknown", "kv_from_bytes_per_token", "kv_from_config"]
 
@@ -17,14 +23,17 @@ _DTYPE_BYTES = {
 
 @dataclass(frozen=True, slots=True)
 class KvGroup:
-    """Layers that see the same part of the context."""
+    """Readings of the same part of the context."""
 
     layers: int
+    """How many of them there are in a step."""
     bytes_per_token: float
     """Of one token in one layer [bytes]."""
     kind: AttentionKind = "full"
     reach: int | None = None
     """Window or chunk [tokens]; None for full attention."""
+    kept: bool = True
+    """Whether each has a cache of its own; False: it reads one that another layer keeps."""
 
     def tokens_seen(self, context: float) -> float:
         """How many tokens of the context a decode step reads."""
@@ -37,23 +46,36 @@ class KvGroup:
 
 @dataclass(frozen=True, slots=True)
 class KvCache:
-    """The KV cache of one sequence."""
+    """What one sequence keeps."""
 
     groups: tuple[KvGroup, ...]
     kv_heads: int | None
     """Heads that tensor parallelism can share out; 1 for a compressed cache; None: not known."""
     source: str
+    state_bytes: float = 0.0
+    """Recurrent state, whatever the context [bytes]."""
 
     @property
     def bytes_per_token(self) -> float:
         """Growth per token while every layer still sees all of the context [bytes]."""
-        return sum(group.layers * group.bytes_per_token for group in self.groups)
+        return sum(group.layers * group.bytes_per_token for group in self.groups if group.kept)
 
     def bytes_read(self, context: float) -> float:
-        """What one decode step reads for one sequence with `context` tokens [bytes]."""
-        return sum(
+        """What one decode step moves for one sequence with `context` tokens [bytes].
+
+        The cache is read; the state is read and written.
+        """
+        return 2 * self.state_bytes + sum(
             group.layers * group.bytes_per_token * group.tokens_seen(context)
             for group in self.groups
+        )
+
+    def bytes_kept(self, context: float) -> float:
+        """Memory of one sequence with `context` tokens [bytes]."""
+        return self.state_bytes + sum(
+            group.layers * group.bytes_per_token * min(context, group.reach or context)
+            for group in self.groups
+            if group.kept
         )
 
     def copies(self, tensor_parallel: int) -> float:
@@ -70,6 +92,8 @@ class KvUnknown:
 
     reason: str
     what_to_set: str = "kv_bytes_per_token"
+    negligible_when_short: bool = True
+    """False: what is unknown is there whatever the context, as a recurrent state is."""
 
 
 def kv_from_bytes_per_token(bytes_per_token: float, source: str = "settings") -> KvCache:
@@ -81,41 +105,52 @@ def kv_from_config(
     config: ModelConfig,
     source: str,
     cache_dtype: str | None = None,
-    values_per_layer: int | None = None,
+    shapes: Mapping[int, int] | None = None,
 ) -> KvCache | KvUnknown:
     """The cache that a config.json describes.
 
     cache_dtype: the engine's `--kv-cache-dtype`; None or "auto" means the model's own.
-    values_per_layer: K and V values of a token and layer, told by the tensors' shapes, for files
-    that leave their architecture's defaults out.
+    shapes: K and V values of a token by layer, told by the shapes of the tensors that make them;
+    where a layer has them, they count, and the configuration tells the rest.
     Per layer and token 2 x KV heads x head size values, or with multi-head latent attention
     kv_lora_rank + qk_rope_head_dim values (DeepSeek-V2, arXiv 2405.04434 section 2.1).
     """
-    if config.kv_unknown_because:
-        return KvUnknown(config.kv_unknown_because)
+    if config.caches is None:
+        unknown = config.kv_unknown_because or "config.json does not tell its attention"
+        return KvUnknown(unknown, negligible_when_short=config.not_understood is None)
     if config.encoder_decoder:
         return KvUnknown("encoder-decoder models also cache the encoder's output")
+    if config.state_bytes is None:
+        return KvUnknown(
+            "the recurrent state of its layers is not told", negligible_when_short=False
+        )
+    if not config.caches:
+        return KvCache((), None, source, config.state_bytes)
     value_bytes = _value_bytes(config, cache_dtype)
     if isinstance(value_bytes, KvUnknown):
         return value_bytes
-    if config.attention is None:
-        return KvUnknown("config.json does not tell the attention of its layers")
-    values = _values_per_layer(config)
-    if isinstance(values, KvUnknown) and values_per_layer is not None:
-        values = values_per_layer
-    if isinstance(values, KvUnknown):
-        return values
+    told = {} if config.mla_dim or shapes is None else shapes
+    stated = _values_per_layer(config)
+    if isinstance(stated, KvUnknown):
+        if any(cache.layer not in told for cache in config.caches):
+            return stated
+        stated = 0
+    found: Counter[tuple[AttentionKind, int | None, bool, float]] = Counter()
+    for cache in config.caches:
+        values = told.get(cache.layer, stated)
+        found[cache.kind, cache.reach, cache.own, values * value_bytes] += 1
     groups = tuple(
-        KvGroup(count, values * value_bytes, kind, None if kind == "full" else config.window)
-        for kind, count in sorted(Counter(config.attention).items())
-        if kind != "none"
+        KvGroup(number, size, kind, reach, own)
+        for (kind, reach, own, size), number in sorted(found.items(), key=str)
     )
-    return KvCache(groups, 1 if config.mla_dim else config.kv_heads, source)
+    return KvCache(groups, 1 if config.mla_dim else config.kv_heads, source, config.state_bytes)
 
 
 def _values_per_layer(config: ModelConfig) -> int | KvUnknown:
     if config.mla_dim:
         return config.mla_dim
+    if config.kv_unknown_because:
+        return KvUnknown(config.kv_unknown_because)
     if config.kv_heads is None:
         return KvUnknown("config.json does not say how many KV heads there are")
     if config.head_dim is None:
@@ -137,7 +172,7 @@ def _value_bytes(config: ModelConfig, cache_dtype: str | None) -> float | KvUnkn
             "kv_cache_dtype",
         )
     if config.dtype is None:
-        return KvUnknown("config.json states no dtype", "kv_cache_dtype")
+        return KvUnknown("neither config.json nor its tensors tell a dtype", "kv_cache_dtype")
     if config.dtype in ("float32", "float"):
         return KvUnknown(
             "config.json states float32, which engines load as 16 bit unless told otherwise",

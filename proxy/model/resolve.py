@@ -8,7 +8,7 @@ Nothing is downloaded, and nothing raises: what cannot be told comes back with i
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,16 +16,15 @@ from proxy.model.config import ModelConfig, parse_config
 from proxy.model.errors import CheckpointError
 from proxy.model.files import exists, home_expanded, read_json_object
 from proxy.model.gguf import read_gguf
+from proxy.model.gguf_shape import gguf_not_understood, kv_from_gguf
 from proxy.model.hub_cache import cache_directory, is_repository, snapshot
 from proxy.model.kv import KvCache, KvUnknown, kv_from_bytes_per_token, kv_from_config
-from proxy.model.safetensors import read_directory, read_file
-from proxy.model.tensors import Role, Tensor, layer_index, role_of
+from proxy.model.safetensors import SAFETENSORS_NAMES, read_directory, read_file
+from proxy.model.shapes import kv_values_by_layer, stored_dtype
+from proxy.model.tensors import Tensor
 from proxy.model.weights import Streamed, WeightsFound, WeightsUnknown, split_tensors
 
 __all__ = ["resolve_config", "resolve_kv", "resolve_weights"]
-
-_UNPACKED = frozenset(("BF16", "F16", "F32", "F8_E4M3", "F8_E5M2"))
-"""Types of which one element is one weight, so that shapes tell sizes."""
 
 
 def resolve_weights(
@@ -55,7 +54,12 @@ def resolve_weights(
             streamed_unknown_because=None,
         )
     if checkpoint_bytes is not None:
-        found = replace(found, checkpoint_bytes=checkpoint_bytes, checkpoint_source="settings")
+        found = replace(
+            found,
+            checkpoint_bytes=checkpoint_bytes,
+            checkpoint_source="settings",
+            rule_of_thumb_fails_because=None,
+        )
     return found
 
 
@@ -66,22 +70,32 @@ def resolve_kv(
     cache_dtype: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> KvCache | KvUnknown:
-    """KV cache of the model named `root`: from the setting [bytes], else from its config.json.
+    """What a sequence of the model named `root` keeps: by the setting [bytes], else by its files.
 
     cache_dtype: as the engine was told (`--kv-cache-dtype`). Never raises.
     """
     if bytes_per_token is not None:
         return kv_from_bytes_per_token(bytes_per_token)
     try:
-        file = _config_file(_locate(root, environment))
-        config = parse_config(read_json_object(file))
+        path = _locate(root, environment)
+        if gguf := _gguf_file(path):
+            return kv_from_gguf(read_gguf(gguf).fields, f"gguf:{gguf}", cache_dtype)
+        file = _config_file(path)
+        document = read_json_object(file)
+        config = parse_config(document)
         found = kv_from_config(config, f"config:{file}", cache_dtype)
-        if isinstance(found, KvCache):
+        if config.not_understood is not None or config.mla_dim:
             return found
-        values = _kv_values_by_shape(file.parent, config)
-        return kv_from_config(
-            config, f"config:{file} and the shapes of k_proj and v_proj", cache_dtype, values
-        )
+        tensors = _tensors_beside(file.parent)
+        if config.dtype is None and (dtype := stored_dtype(tensors)):
+            config = parse_config({**document, "dtype": dtype})
+        shapes = kv_values_by_layer(tensors, config)
+        source = f"config:{file} and the shapes of k_proj and v_proj"
+        by_shapes = kv_from_config(config, source, cache_dtype, shapes)
+        # The shapes are named as a source only where they tell something else.
+        if isinstance(found, KvCache) and by_shapes == replace(found, source=source):
+            return found
+        return by_shapes
     except (CheckpointError, OSError, ValueError) as error:
         return KvUnknown(str(error))
 
@@ -127,9 +141,9 @@ def _config_file(path: Path) -> Path:
 
 
 def _read(path: Path) -> WeightsFound:
+    if gguf := _gguf_file(path):
+        return _from_gguf(gguf)
     if not path.is_dir():
-        if path.suffix == ".gguf":
-            return _from_gguf(path)
         if path.suffix == ".safetensors":
             return _found(read_file(path), _config_beside(path.parent), f"safetensors:{path}")
         raise CheckpointError(f"{path}: neither a directory nor a safetensors or GGUF file")
@@ -138,15 +152,22 @@ def _read(path: Path) -> WeightsFound:
         return _found(tensors, _config_beside(path), f"safetensors:{listed_in}")
     if exists(path / "adapter_config.json"):
         raise CheckpointError(f"{path}: a LoRA adapter, not the model that it changes")
+    raise CheckpointError(f"{path}: no safetensors or GGUF files in it")
+
+
+def _gguf_file(path: Path) -> Path | None:
+    """The GGUF file that a path means, where it means one. Raises when it may mean several."""
+    if not path.is_dir():
+        return path if path.suffix == ".gguf" else None
+    if any(exists(path / name) for name in SAFETENSORS_NAMES):
+        return None
     firsts = sorted(
         p for p in path.glob("*.gguf") if "-of-" not in p.name or "-00001-of-" in p.name
     )
     firsts = [p for p in firsts if not p.name.startswith("mmproj")]
-    if len(firsts) == 1:
-        return _from_gguf(firsts[0])
-    if firsts:
+    if len(firsts) > 1:
         raise CheckpointError(f"{path}: {len(firsts)} GGUF models, name one of them")
-    raise CheckpointError(f"{path}: no safetensors or GGUF files in it")
+    return firsts[0] if firsts else None
 
 
 def _config_beside(directory: Path) -> ModelConfig | CheckpointError:
@@ -156,28 +177,13 @@ def _config_beside(directory: Path) -> ModelConfig | CheckpointError:
         return error
 
 
-def _kv_values_by_shape(directory: Path, config: ModelConfig) -> int | None:
-    """K and V values per token and layer by the projections that make them, if all layers agree."""
-    listed = read_directory(directory)
-    if listed is None or config.mla_dim or config.attention is None:
-        return None
-    made: dict[int, dict[str, int]] = {}
-    for tensor in listed[0]:
-        layer = layer_index(tensor.name)
-        if (
-            layer is not None
-            and tensor.name.endswith((".self_attn.k_proj.weight", ".self_attn.v_proj.weight"))
-            and tensor.dtype in _UNPACKED
-            and len(tensor.shape) == 2
-            and role_of(tensor, layers=config.layers, experts=None) is Role.DENSE
-        ):
-            made.setdefault(layer, {})[tensor.name.split(".")[-2]] = tensor.shape[0]
-    caching = sum(kind != "none" for kind in config.attention)
-    sizes = {(layer.get("k_proj"), layer.get("v_proj")) for layer in made.values()}
-    if len(made) != caching or len(sizes) != 1:
-        return None
-    keys, values = sizes.pop()
-    return keys + values if keys and values else None
+def _tensors_beside(directory: Path) -> list[Tensor]:
+    """The tensors next to a config.json; none where their files do not tell."""
+    try:
+        listed = read_directory(directory)
+    except CheckpointError:
+        return []
+    return listed[0] if listed is not None else []
 
 
 def _found(
@@ -191,6 +197,8 @@ def _found(
             raise config
         if config.encoder_decoder:
             raise CheckpointError("a decode step of an encoder-decoder model is not modelled")
+        if config.not_understood is not None:
+            raise CheckpointError(config.not_understood)
         if sum(tensor.bytes for tensor in tensors if tensor.dtype == "F32") > total / 2:
             raise CheckpointError("it is stored in 32 bits, which engines cast to 16 while loading")
         streamed = split_tensors(
@@ -198,11 +206,32 @@ def _found(
             layers=config.layers,
             experts=config.experts,
             experts_per_token=config.experts_per_token,
+            choices=config.choices,
             tied=config.tied,
+            reads=config.reads,
+            quant_bits=config.quant_bits,
         )
     except CheckpointError as error:
-        return WeightsFound(None, None, total, source, streamed_unknown_because=str(error))
-    return WeightsFound(streamed, source, total, source)
+        return _only_a_size(total, source, str(error))
+    fails = _why_not_divided(streamed, config.reads)
+    return WeightsFound(streamed, source, total, source, rule_of_thumb_fails_because=fails)
+
+
+def _why_not_divided(streamed: Streamed, reads: Sequence[tuple[str, int]]) -> str | None:
+    if streamed.experts:
+        return "a step of a mixture of experts reads a part of the checkpoint"
+    if any(times > 1 for _, times in reads):
+        return "a step reads parts of the checkpoint more than once"
+    return None
+
+
+def _only_a_size(total: float, source: str, reason: str) -> WeightsFound:
+    """A checkpoint of which only the size is known: neither basis tells what a step reads."""
+    return WeightsFound(
+        None, None, total, source,
+        streamed_unknown_because=reason,
+        rule_of_thumb_fails_because=reason,
+    )  # fmt: skip
 
 
 def _from_gguf(path: Path) -> WeightsFound:
@@ -212,6 +241,8 @@ def _from_gguf(path: Path) -> WeightsFound:
     if not total:
         raise CheckpointError(f"{path}: no tensors in it")
     try:
+        if reason := gguf_not_understood(file.fields.get("general.architecture")):
+            raise CheckpointError(reason)
         streamed = split_tensors(
             file.tensors,
             layers=file.layers,
@@ -219,5 +250,6 @@ def _from_gguf(path: Path) -> WeightsFound:
             experts_per_token=file.experts_per_token,
         )
     except CheckpointError as error:
-        return WeightsFound(None, None, total, source, streamed_unknown_because=str(error))
-    return WeightsFound(streamed, source, total, source)
+        return _only_a_size(total, source, str(error))
+    fails = _why_not_divided(streamed, ())
+    return WeightsFound(streamed, source, total, source, rule_of_thumb_fails_because=fails)

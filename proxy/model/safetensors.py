@@ -14,7 +14,7 @@ from proxy.model.errors import CheckpointError
 from proxy.model.files import exists, file_size, parse_json_object, read_json_object
 from proxy.model.tensors import Tensor
 
-__all__ = ["MAX_HEADER_BYTES", "read_directory", "read_file"]
+__all__ = ["MAX_HEADER_BYTES", "SAFETENSORS_NAMES", "read_directory", "read_file"]
 
 MAX_HEADER_BYTES = 100_000_000
 """The format's own limit [bytes]."""
@@ -31,6 +31,9 @@ _LAYOUTS = (
     ("model.safetensors.index.json", "model.safetensors"),
     ("consolidated.safetensors.index.json", "consolidated.safetensors"),
 )
+
+SAFETENSORS_NAMES = tuple(name for layout in _LAYOUTS for name in layout)
+"""Files of which one tells that a directory holds safetensors."""
 
 
 def read_file(path: Path) -> list[Tensor]:

@@ -34,6 +34,7 @@ class Role(Enum):
     EXPERT = "read when a token is routed to it"
     TOWER = "vision or audio, not used while text is decoded"
     MTP = "multi-token prediction, used only for drafting"
+    ADAPTER = "of a low-rank adapter, which the base model does without"
 
 
 _TOWERS = frozenset(
@@ -101,6 +102,9 @@ _GATHERED = frozenset(
     ]
 )
 _HEADS = frozenset(["lm_head", "embed_out", "output_layer"])
+_ADAPTERS = frozenset(
+    ["lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B", "lora_magnitude_vector"]
+)
 _GGUF_EXPERT = re.compile(r"\.ffn_(?:gate|up|down|gate_up)_exps\.")
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|blk|block)\.(\d{1,6})\.")
 _EXPERT = re.compile(r"\.experts\.(\d{1,6})\.")
@@ -142,6 +146,8 @@ def role_of(tensor: Tensor, *, layers: int | None, experts: int | None) -> Role:
     """
     name = tensor.name
     parts = name.split(".")
+    if not _ADAPTERS.isdisjoint(parts):
+        return Role.ADAPTER
     before_layers = _before_number(parts)
     if not _TOWERS.isdisjoint(before_layers):
         return Role.TOWER
@@ -171,10 +177,9 @@ def _before_number(parts: list[str]) -> list[str]:
 def _is_expert(tensor: Tensor, parts: list[str], experts: int | None) -> bool:
     if "experts" in parts or _GGUF_EXPERT.search(tensor.name):
         return True
-    # Granite and JetMoe keep all experts in one tensor without the word.
+    # Granite, JetMoe and Step-3 keep all experts in one tensor without the word.
     return (
-        "block_sparse_moe" in parts
-        and bool({"input_linear", "output_linear"} & set(parts))
+        not {"block_sparse_moe", "moe"}.isdisjoint(parts)
         and experts is not None
         and len(tensor.shape) == 3
         and tensor.shape[0] == experts

@@ -15,10 +15,11 @@ from proxy.model.ceiling import (
     single_stream_ceiling,
     step_bytes,
 )
+from proxy.model.estimate import estimate_weights
 from proxy.model.hub_cache import is_repository
 from proxy.model.kv import KvCache, KvUnknown
 from proxy.model.resolve import resolve_kv, resolve_weights
-from proxy.model.weights import Basis, WeightsFound, WeightsUnknown, estimate_weights
+from proxy.model.weights import Basis, WeightsFound, WeightsUnknown
 
 __all__ = ["Ceiling", "Given", "Limit", "find_ceiling"]
 

@@ -172,8 +172,8 @@ def test_an_estimate_is_called_one(fast: str) -> None:
     result = run(fast, "--max-tokens", "100", "--params", "7.62B", "--bandwidth", "15.36TB")
     assert result.exit_code == 0, result.output
     assert "ceiling on checkpoint bytes: 15360 GB/s / 15.24 GB" in result.stdout
-    assert "estimate: 7.62e+09 parameters x 16 bits; it counts more than is read" in result.stdout
-    assert "(whole checkpoint)" in result.stdout
+    assert "ceiling on streamed bytes: 15360 GB/s / 14.14 GB" in result.stdout
+    assert "weights read per token: from estimate: 7.62e+09 parameters x 16 bits" in result.stdout
 
 
 def test_the_card_comes_from_nvml_when_the_server_is_here(

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxy.model.architectures import known_architectures
 from proxy.model.config import parse_config
 from proxy.model.kv import KvUnknown
 from proxy.model.resolve import resolve_kv, resolve_weights
@@ -132,6 +133,7 @@ def test_projections_without_a_shape_do_not_raise(tmp_path: Path) -> None:
     model.tensors = [
         (name, "BF16", () if "k_proj" in name else shape) for name, _, shape in model.tensors
     ]
+    model.config["text_config"]["model_type"] = "llama"
     checkpoints.write(tmp_path, model)
     assert isinstance(resolve_kv(str(tmp_path), environment={}), KvUnknown)
 
@@ -222,7 +224,11 @@ KEYS = st.sampled_from(
      "model_type", "layer_types", "sliding_window", "use_sliding_window", "max_window_layers",
      "text_config", "thinker_config", "quantization_config", "torch_dtype",
      "attn_layer_period", "attn_layer_offset", "attention_chunk_size", "no_rope_layers",
-     "hybrid_override_pattern", "full_attention_interval", "kv_lora_rank", "ffn_config"]
+     "hybrid_override_pattern", "full_attention_interval", "kv_lora_rank", "ffn_config",
+     "layers_block_type", "linear_attn_config", "full_attn_idxs", "attn_layer_indices",
+     "num_kv_shared_layers", "use_cla", "cla_share_factor", "total_ut_steps", "loop_num",
+     "H_cycles", "L_cycles", "zero_expert_num", "num_mem_blocks", "sliding_window_pattern",
+     "architectures"]
 )  # fmt: skip
 
 
@@ -230,6 +236,16 @@ KEYS = st.sampled_from(
 @settings(max_examples=200, deadline=None)
 def test_no_config_raises(document: dict[str, object]) -> None:
     parse_config(document)
+
+
+@given(
+    st.sampled_from([line.name for line in known_architectures()]),
+    st.dictionaries(KEYS, JSON | st.sampled_from(["gemma3", 1, 4, 2**52, [0, 1], [[]]])),
+)
+@settings(max_examples=200, deadline=None)
+def test_no_config_of_a_known_class_raises(name: str, document: dict[str, object]) -> None:
+    shape = {"num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4}
+    parse_config({**shape, **document, "architectures": [name]})
 
 
 @given(st.binary(max_size=200))

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from proxy.model.gguf import read_gguf
-from proxy.model.resolve import resolve_weights
+from proxy.model.kv import KvCache, KvUnknown
+from proxy.model.resolve import resolve_kv, resolve_weights
 from proxy.model.weights import WeightsFound, WeightsUnknown
 
 gguf = pytest.importorskip("gguf")
@@ -44,6 +45,79 @@ def write(path: Path, *, tied: bool = False, experts: bool = False, metadata: bo
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def described(path: Path, architecture: str, **fields: int | list[int]) -> KvCache | KvUnknown:
+    """The cache of a file with these metadata; dots in keys are written as two underscores."""
+    writer = gguf.GGUFWriter(path, architecture)
+    for key, value in fields.items():
+        name = f"{architecture}.{key.replace('__', '.')}"
+        if isinstance(value, list):
+            writer.add_array(name, value)
+        else:
+            writer.add_uint32(name, value)
+    writer.add_tensor("blk.0.x.weight", numpy.zeros(32, dtype=numpy.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return resolve_kv(str(path), environment={})
+
+
+def test_the_cache_of_a_small_gemma(tmp_path: Path) -> None:
+    # Gemma 3 270M: 18 layers, one KV head of 256, every sixth layer sees more than 512 tokens.
+    found = described(
+        tmp_path / "g.gguf", "gemma3", block_count=18, embedding_length=640,
+        attention__head_count=4, attention__head_count_kv=1, attention__key_length=256,
+        attention__value_length=256, attention__sliding_window=512,
+    )  # fmt: skip
+    assert isinstance(found, KvCache), found
+    assert found.bytes_per_token == 18 * 512 * 2
+    assert found.bytes_read(2000) == 512 * 2 * (3 * 2000 + 15 * 512)
+    assert found.source == f"gguf:{tmp_path}/g.gguf"
+    small = resolve_kv(str(tmp_path / "g.gguf"), cache_dtype="q8_0", environment={})
+    assert isinstance(small, KvCache)
+    assert small.bytes_per_token == 18 * 512 * 34 / 32
+
+
+def test_head_sizes_follow_from_the_width_and_heads_may_differ(tmp_path: Path) -> None:
+    llama = {"block_count": 2, "embedding_length": 4096, "attention__head_count": 32}
+    found = described(tmp_path / "a.gguf", "llama", **llama, attention__head_count_kv=8)
+    assert isinstance(found, KvCache)
+    assert found.bytes_per_token == 2 * 2 * 8 * 128 * 2
+    listed = described(tmp_path / "b.gguf", "llama", **llama, attention__head_count_kv=[8, 0])
+    assert isinstance(listed, KvCache)
+    assert listed.bytes_per_token == 2 * 8 * 128 * 2
+    absent = described(tmp_path / "c.gguf", "llama", **llama)
+    assert isinstance(absent, KvCache)
+    assert absent.bytes_per_token == 2 * 2 * 32 * 128 * 2
+
+
+def test_compressed_and_shared_caches(tmp_path: Path) -> None:
+    found = described(
+        tmp_path / "d.gguf", "deepseek2", block_count=27, attention__key_length_mla=192,
+        attention__kv_lora_rank=512, rope__dimension_count=64,
+    )  # fmt: skip
+    assert isinstance(found, KvCache)
+    assert found.bytes_per_token == 27 * 576 * 2
+    shared = described(
+        tmp_path / "n.gguf", "gemma3n", block_count=35, attention__head_count=8,
+        embedding_length=2048, attention__head_count_kv=2, attention__sliding_window=512,
+    )  # fmt: skip
+    assert isinstance(shared, KvCache)
+    assert shared.bytes_per_token == 20 * 2 * 512 * 2
+    assert shared.bytes_read(4096) == 2 * 512 * 2 * (7 * 4096 + 28 * 512)
+
+
+@pytest.mark.parametrize("architecture", ["qwen3next", "mamba", "llama4", "newcomer"])
+def test_an_architecture_that_is_not_understood(tmp_path: Path, architecture: str) -> None:
+    found = described(tmp_path / "x.gguf", architecture, block_count=1)
+    assert isinstance(found, KvUnknown)
+    assert architecture in found.reason
+    weights = resolve_weights(str(tmp_path / "x.gguf"), environment={})
+    assert isinstance(weights, WeightsFound)
+    assert weights.bytes_per_step() is None
+    assert architecture in str(weights.streamed_unknown_because)
 
 
 def found(path: Path) -> WeightsFound:

@@ -41,7 +41,7 @@ def test_the_engine_may_store_another_dtype(dtype: str, size: int) -> None:
 
 def test_an_unknown_dtype_is_not_guessed() -> None:
     assert "nvfp4" in unknown(QWEN7B, "nvfp4")
-    assert "no dtype" in unknown({k: v for k, v in QWEN7B.items() if k != "torch_dtype"})
+    assert "dtype" in unknown({k: v for k, v in QWEN7B.items() if k != "torch_dtype"})
     assert "float32" in unknown(QWEN7B | {"torch_dtype": "float32"})
     assert cache(QWEN7B | {"torch_dtype": "float32"}, "bfloat16").bytes_per_token == 57_344
     scheme = {"quantization_config": {"kv_cache_scheme": {"num_bits": 8}}}
@@ -86,10 +86,12 @@ def test_mistral_slides_everywhere_and_qwen_nowhere() -> None:
 
 def test_gemma_alternates_by_its_pattern() -> None:
     gemma3 = QWEN7B | {"model_type": "gemma3_text", "num_hidden_layers": 12}
-    gemma3 |= {"sliding_window": 1024, "sliding_window_pattern": 6}
+    gemma3 |= {"sliding_window": 1024, "sliding_window_pattern": 6, "head_dim": 128}
+    gemma3["architectures"] = ["Gemma3ForCausalLM"]
     del gemma3["use_sliding_window"]
     assert cache(gemma3).bytes_read(5000) == 2048 * (2 * 5000 + 10 * 1024)
     gemma2 = gemma3 | {"model_type": "gemma2", "sliding_window": 4096}
+    del gemma2["sliding_window_pattern"]
     assert cache(gemma2).bytes_read(5000) == 2048 * (6 * 5000 + 6 * 4096)
 
 
@@ -112,13 +114,27 @@ def test_chunked_attention_reads_the_current_chunk() -> None:
 
 
 def test_layers_without_a_cache() -> None:
-    hybrid = QWEN7B | {"model_type": "qwen3_next", "full_attention_interval": 4}
-    assert cache(hybrid).bytes_per_token == 57_344 / 4
-    nemotron = QWEN7B | {"num_hidden_layers": 6, "hybrid_override_pattern": "M-M*-E"}
-    assert cache(nemotron).bytes_per_token == 2048
-    listed = QWEN7B | {"num_hidden_layers": 2, "layer_types": ["linear_attention"] * 2}
-    assert cache(listed).bytes_read(1000) == 0
-    assert "only a part" in unknown(QWEN7B | {"mamba_d_state": 128})
+    nemotron = QWEN7B | {
+        "architectures": ["NemotronHForCausalLM"], "model_type": "nemotron_h",
+        "num_hidden_layers": 6, "hybrid_override_pattern": "M-M*-E", "mamba_num_heads": 8,
+        "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 1, "conv_kernel": 4,
+    }  # fmt: skip
+    found = cache(nemotron)
+    assert found.bytes_per_token == 2048
+    # Two M layers: a convolution of (8 x 64 + 2 x 128) x 3 values in 16 bits, and a state of
+    # 8 x 64 x 128 that this class keeps in 32.
+    assert found.state_bytes == 2 * ((8 * 64 + 2 * 128) * 3 * 2 + 8 * 64 * 128 * 4)
+    assert found.bytes_read(0) == 2 * found.state_bytes
+    assert found.bytes_kept(10) == 10 * 2048 + found.state_bytes
+
+
+def test_a_state_whose_size_is_not_told_is_never_negligible() -> None:
+    config = QWEN7B | {"architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next"}
+    found = kv_from_config(parse_config(config), "config:test")
+    assert isinstance(found, KvUnknown)
+    assert (found.reason, found.negligible_when_short) == (
+        "the recurrent state of its layers is not told", False,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -132,7 +148,7 @@ def test_layers_without_a_cache() -> None:
         ({"hidden_size": None}, "how large a head"),
         ({"layer_types": ["novel_attention"] * 28}, "not understood"),
         ({"layer_types": ["full_attention"] * 27}, "not understood"),
-        ({"index_topk": 2048}, "sparse attention"),
+        ({"index_topk": 2048}, "index_topk"),
         ({"is_encoder_decoder": True}, "encoder"),
     ],
 )

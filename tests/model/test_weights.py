@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from proxy.model.estimate import estimate_weights
 from proxy.model.resolve import resolve_weights
 from proxy.model.weights import (
     Streamed,
     WeightsFound,
     WeightsUnknown,
-    estimate_weights,
     expected_experts,
 )
 from tests.model import checkpoints
@@ -156,7 +156,7 @@ def test_only_what_the_index_names_counts(tmp_path: Path) -> None:
         ({"num_experts": None}, "how many of its experts a token uses"),
     ],
 )
-def test_experts_that_do_not_fit_the_config_leave_the_checkpoint_basis(
+def test_experts_that_do_not_fit_the_config_leave_a_size_only(
     tmp_path: Path, change: dict[str, object], reason: str
 ) -> None:
     model = checkpoints.qwen3_30b_a3b()
@@ -164,8 +164,8 @@ def test_experts_that_do_not_fit_the_config_leave_the_checkpoint_basis(
     weights = found(checkpoints.write(tmp_path, model))
     assert weights.streamed is None
     assert reason in str(weights.streamed_unknown_because)
-    assert weights.basis == "checkpoint"
-    assert weights.bytes_per_step() == 30_532_122_624 * 2
+    assert weights.checkpoint_bytes == 30_532_122_624 * 2
+    assert weights.bytes_per_step() is None
     assert weights.bytes_per_step(basis="streamed") is None
 
 
@@ -213,11 +213,26 @@ def test_settings_win_and_say_so(tmp_path: Path) -> None:
     assert "does not exist here" in str(only_whole.streamed_unknown_because)
 
 
-def test_parameters_times_bits_is_an_estimate_of_the_checkpoint() -> None:
-    weights = estimate_weights(7.62e9, 16)
-    assert weights.bytes_per_step() == pytest.approx(15.24e9)
-    assert weights.basis == "checkpoint"
+@pytest.mark.parametrize(
+    ("bits", "read", "checkpoint"),
+    # Qwen2.5-7B in bf16, FP8 and AWQ with groups of 128, as its files hold it.
+    [(16, 14.141e9, 15.231e9), (8, 7.619e9, 8.709e9), (4, 4.481e9, 5.571e9)],
+)
+def test_parameters_and_bits_estimate_both_bases(
+    bits: float, read: float, checkpoint: float
+) -> None:
+    weights = estimate_weights(7.616e9, bits)
+    assert weights.bytes_per_step() == pytest.approx(read, rel=0.02)
+    assert weights.checkpoint_bytes == pytest.approx(checkpoint, rel=0.02)
     assert str(weights.checkpoint_source).startswith("estimate")
+    assert str(weights.streamed_source).startswith("estimate")
+
+
+@pytest.mark.parametrize("parameters", [1e3, 1e6, 0.5e9, 3.99e9, 4e9, 480e9, 1e18])
+def test_an_estimate_reads_no_more_than_there_is(parameters: float) -> None:
+    for bits in (1, 4, 8, 16, 32):
+        weights = estimate_weights(parameters, bits)
+        assert 0 < (weights.bytes_per_step() or 0) <= (weights.checkpoint_bytes or 0)
 
 
 def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ RawHeaders = list[tuple[bytes, bytes]]
 
 _HEAD_END = b"\r\n\r\n"
 _LINE_ENDS = b"\r\n"
+_LENGTH_DIGITS = 18
 
 
 def _chunk_framing(length: int) -> tuple[bytes, int]:
@@ -205,17 +206,21 @@ class ResponseReader:
         if status < 200:
             self._next_head()
             return
-        length: int | None = None
+        length: bytes | None = None
         coding: bytes | None = None
         for name, value in self.headers:
             lowered = name.lower()
             if lowered == b"content-length":
-                length = int(value)
+                length = value.rstrip(b" \t")
             elif lowered == b"transfer-encoding":
                 # The parser overlooks blanks at its end, but not tabs: then it sees no chunks.
                 coding = value.rstrip(b" ").lower() if coding is None else b"several"
         if coding not in (None, b"chunked"):
             self._refuse("a Transfer-Encoding other than chunked")
+            return
+        if length is not None and len(length) > _LENGTH_DIGITS:
+            # Any number of zeros passes the parser, and a client may give up on them.
+            self._refuse("a Content-Length of too many digits")
             return
         self.status = status
         self.version = b"HTTP/" + version.encode()
@@ -227,8 +232,8 @@ class ResponseReader:
             if version == "1.0":
                 self.keep_alive = False  # RFC 9112, 6.1: its framing cannot be relied upon
         elif length is not None:
-            self._left = length
-            self.complete = length == 0
+            self._left = int(length)
+            self.complete = self._left == 0
         else:
             self.until_eof = True
             self._left = sys.maxsize

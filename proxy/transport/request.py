@@ -7,6 +7,7 @@ from typing import NamedTuple
 import httpx2
 
 _SPECIAL = frozenset((b"content-length", b"transfer-encoding", b"connection", b"host", b"upgrade"))
+_LENGTH_DIGITS = 18
 _NAME = b"!#$%&'*+-.^_`|~" + (string.digits + string.ascii_letters).encode()
 """What header names are made of (RFC 9110, 5.6.2): a blank in one could hide a Content-Length."""
 
@@ -45,9 +46,10 @@ def request_head(method: str, target: bytes, headers: Sequence[tuple[bytes, byte
             continue
         value = header[1]
         if lowered == b"content-length":
-            if not value.strip(b" \t").isdigit() or length is not None:
+            digits = value.strip(b" \t")
+            if not digits.isdigit() or len(digits) > _LENGTH_DIGITS or length is not None:
                 raise httpx2.LocalProtocolError("Content-Length is not one number")
-            length = int(value)
+            length = int(digits)
         elif lowered == b"transfer-encoding":
             if value.strip(b" \t").lower() != b"chunked" or coding is not None:
                 raise httpx2.LocalProtocolError("Transfer-Encoding is not chunked alone")

@@ -1,5 +1,6 @@
 """Engines that answer oddly, wrongly or with malice: what the client gets, and who comes next."""
 
+import contextlib
 from collections.abc import Iterator
 from itertools import count
 
@@ -114,3 +115,50 @@ def test_an_odd_response_harms_its_own_client_at_most(
     sent_twice = reused and case.then != "stay" and not case.pieces
     asked = [r for r in rig.engine.requests if r.target == ODD]
     assert len(asked) == (2 if sent_twice else 1)
+
+
+EARLY = {
+    "length": b"HTTP/1.1 %b\r\nContent-Length: 5\r\n\r\nhello",
+    "chunks": b"HTTP/1.1 %b\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+    "close": b"HTTP/1.1 %b\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello",
+}
+
+
+@pytest.mark.parametrize("goes_on", [True, False], ids=["sends_on", "stops"])
+@pytest.mark.parametrize("framed", ["length", "chunked"])
+@pytest.mark.parametrize("status", [b"200 OK", b"307 There", b"404 No", b"413 Too Large"])
+@pytest.mark.parametrize("early", EARLY)
+def test_a_response_before_the_request_s_end_costs_its_connection(
+    rig: Rig, early: str, status: bytes, framed: str, goes_on: bool
+) -> None:
+    """The engine, which has not read the body, would take the next request for its rest."""
+
+    async def script(c: Conversation) -> None:
+        await c.send(EARLY[early] % status)
+        await c.until_peer_leaves()
+
+    hidden = b"GET /v1/hidden HTTP/1.1\r\nHost: a\r\n\r\n"
+    rig.engine.on(NEXT, echo)
+    rig.engine.on(ODD, script, early=True)
+    rig.engine.on("/v1/hidden", echo)
+    with rig.client() as client:
+        ask_next(client)
+    chunk = b"%x\r\n%b\r\n" % (len(hidden), hidden)
+    headers = [("Content-Length", str(2 * len(hidden)))]
+    if framed == "chunked":
+        headers = [("Transfer-Encoding", "chunked")]
+    with rig.client(5) as client:
+        client.request("POST", ODD, headers)
+        client.send(chunk if framed == "chunked" else hidden)
+        response = client.read_response()
+        assert response.status == int(status[:3])
+        assert (response.body, response.clean) == (b"hello", True)
+        rig.engine.requests[-1].wait_closed()
+        with rig.client(5) as other:
+            ask_next(other)
+        if goes_on:
+            with contextlib.suppress(ConnectionError):
+                client.send(chunk + b"0\r\n\r\n" if framed == "chunked" else hidden)
+    with rig.client(5) as other:
+        ask_next(other)
+    assert not [r for r in rig.engine.requests if r.target == "/v1/hidden"]

@@ -152,9 +152,13 @@ LENGTHS = [
     passes("length with blanks", long(b"  5 ")),
     passes("length with a tab", long(b"\t5\t")),
     passes("length with zeros", long(b"005")),
+    passes("length of 18 digits", long(b"0" * 17 + b"5 ")),
+    refused("length of 19 digits", long(b"0" * 18 + b"5")),
+    refused("length with 5,000 zeros", long(b"0" * 5000 + b"5")),
     passes("length of another name", OK + b"Content_Length: 9\r\n" + HELLO),
     passes("length 0", OK + b"Content-Length: 0\r\n\r\n", body=b""),
-    cut("huge length", long(b"18446744073709551615"), then="close"),
+    refused("length of 64 bits", long(b"18446744073709551615")),
+    cut("huge length", long(b"999999999999999999"), then="close"),
 ]
 CODINGS = [
     refused("gzip", coded(b"gzip")),

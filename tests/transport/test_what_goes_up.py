@@ -204,6 +204,8 @@ def test_what_a_response_still_needs_of_the_request_goes_up(run: Any) -> None:
         [(b"Content-Length", b"5, 5")],
         [(b"Content-Length", b"0x5")],
         [(b"Content-Length", b"")],
+        [(b"Content-Length", b"1" * 19)],
+        [(b"Content-Length", b"0" * 5000 + b"5")],
         [length(5), (b"Transfer-Encoding", b"chunked")],
         [(b"Transfer-Encoding", b"gzip, chunked")],
         [(b"Transfer-Encoding", b"chunked"), (b"Transfer-Encoding", b"chunked")],

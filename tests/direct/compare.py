@@ -143,7 +143,8 @@ def _requests(exchange: Exchange, direct: Sight, proxied: Sight) -> Iterator[Dif
     if len(proxied.requests) > most:
         yield Difference("requests", 1, len(proxied.requests))
     for one in earlier:
-        yield Difference("once more", None, one.request_line, ONCE_MORE)
+        excepted = DIED_IDLE if direct.ending == "nothing" else ONCE_MORE
+        yield Difference("once more", None, one.request_line, excepted)
     for one in proxied.requests:
         yield from _request(exchange, expected, one)
     # What was answered is the client's own request wherever an engine did not take the other.

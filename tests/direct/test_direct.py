@@ -63,6 +63,4 @@ def test_names_are_unique() -> None:
 def test_readme_tells_of_each_exception(excepted: Excepted) -> None:
     table = README.read_text().split("## What the proxy changes", 1)[1].split("\n## ", 1)[0]
     rows = re.findall(r"(?m)^\| (.*?) \|", table)
-    if excepted.row not in table and "interim" not in table:
-        pytest.skip("the table is being written")
     assert any(row.lower().startswith(excepted.row.lower()) for row in rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import msgspec
 
@@ -52,6 +53,9 @@ class EngineFacts:
     def __init__(self, models: tuple[str, ...]) -> None:
         self._fixed = models
         self._listed: dict[str, ServedModel] = {}
+        self._bases = self._without_list = {
+            name: ServedModel(name, None, None, None) for name in models
+        }
         self._models_problem: str | None = None
         self.up: bool | None = None
         self.refuses_injection = False
@@ -68,6 +72,8 @@ class EngineFacts:
         if owners:
             self.is_vllm = owners == {"vllm"}
         self._listed = {card.id: card for card in cards}
+        listed = {card.id: card for card in cards if card.parent is None}
+        self._bases = listed or self._without_list
 
     @property
     def models_problem(self) -> str | None:
@@ -104,21 +110,26 @@ class EngineFacts:
     @property
     def bases(self) -> tuple[ServedModel, ...]:
         """The models with weights of their own: adapters left out, else the names that are set."""
-        if self._listed:
-            return tuple(card for card in self._listed.values() if card.parent is None)
-        return tuple(ServedModel(name, None, None, None) for name in self._fixed)
+        return tuple(self._bases.values())
 
     def base_of(self, name: str | None) -> ServedModel | None:
         """The model whose weights are read for the one with this name; None when not listed."""
-        bases = self.bases
-        card = next((card for card in bases if card.id == name), None)
-        if card is None and name in self._listed:
-            parent = self._listed[name].parent
-            among = [base for base in bases if parent in (base.id, base.root)]
-            # The name of the base is not always one that it is served under.
-            among = among or list(bases)
-            card = among[0] if len(among) == 1 else None
-        return card
+        if name is None or name in self._bases or name not in self._listed:
+            return self._bases.get(name) if name is not None else None
+        parent = self._listed[name].parent
+        among = [base for base in self.bases if parent in (base.id, base.root)]
+        # The name of the base is not always one that it is served under.
+        among = among or list(self.bases)
+        return among[0] if len(among) == 1 else None
+
+
+def one_of(bases: Sequence[ServedModel]) -> ServedModel | None:
+    """The first of these, if all of them are names of the same weights."""
+    first = bases[0] if bases else None
+    if first is None or len(bases) == 1:
+        return first
+    same = first.root is not None and all(base.root == first.root for base in bases)
+    return first if same else None
 
 
 class ServedNow:
@@ -144,17 +155,12 @@ class ServedNow:
         Where the engine serves one under several names, the name of the last answers.
         """
         bases = self._facts.bases
+        if len(bases) == 1:
+            return bases[0]
         known = [base for base in bases if base.id in self._named]
         last = max((self._named[base.id] for base in known), default=0.0)
         recent = [base for base in known if last - self._named[base.id] <= self._memory]
-        candidates = recent or bases
-        first = candidates[0] if candidates else None
-        if first is None or len(candidates) == 1:
-            return first
-        same_weights = first.root is not None and all(
-            base.root == first.root for base in candidates
-        )
-        return first if same_weights else None
+        return one_of(recent or bases)
 
     @property
     def among_several(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from proxy import ceiling_inputs
 from proxy.check.engine import EngineSeen
 from proxy.check.finding import Finding, State
+from proxy.engine import one_of
 from proxy.gpu.readings import GpuReading
 from proxy.model.ceiling import single_stream_ceiling
 from proxy.model.kv import KvCache
@@ -35,7 +36,15 @@ def ceiling_findings(
         None if total is None else bandwidth.explanation,
         total,
     )
-    base = seen.base
+    base = one_of(seen.bases)
+    if seen.bases and base is None and engine.model_path is None and engine.weights_bytes is None:
+        named = ", ".join(card.id for card in seen.bases[:5])
+        yield Finding(
+            "ceiling", "weights", "warning",
+            f"the engine lists several models ({named}): the ceiling will be that of the one that "
+            "its answers name; set model_path, or weights_bytes",
+        )  # fmt: skip
+        return
     found = ceiling_inputs.model_bytes(
         engine,
         base.root if base is not None else None,

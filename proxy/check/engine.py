@@ -30,8 +30,9 @@ class EngineSeen:
     reading: EngineReading | None = None
 
     @property
-    def base(self) -> ServedModel | None:
-        return next((card for card in self.models if card.parent is None), None)
+    def bases(self) -> tuple[ServedModel, ...]:
+        """The models with weights of their own."""
+        return tuple(card for card in self.models if card.parent is None)
 
 
 async def look_at_engine(settings: Settings) -> EngineSeen:
@@ -68,8 +69,7 @@ async def look_at_engine(settings: Settings) -> EngineSeen:
         )
         _note_models(seen, settings.engine, status, body)
         await _note_metrics(seen, asking)
-        base = seen.base
-        model = base.id if base is not None else next(iter(settings.engine.models), None)
+        model = seen.bases[0].id if seen.bases else next(iter(settings.engine.models), None)
         seen.findings.append(await injection(asking, settings, model))
     finally:
         await upstream.transport.aclose()

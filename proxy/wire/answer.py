@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
+from proxy.wire.lenient import PartlyReadError
 from proxy.wire.usage import RawUsage, Usage, interpret, merge, supersedes, tells_completion
 
 TOKEN = 1
@@ -134,6 +135,9 @@ class AnswerReader:
     def _decode(self, decode: Callable[[bytes], _T], data: bytes) -> _T | None:
         try:
             return decode(data)
+        except PartlyReadError as error:
+            self.unreadable += 1
+            return cast(_T, error.rest)
         except UNREADABLE:
             self.unreadable += 1
             return None

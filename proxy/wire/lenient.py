@@ -10,11 +10,19 @@ import msgspec
 _T = TypeVar("_T", bound=msgspec.Struct)
 
 
+class PartlyReadError(Exception):
+    """A list that says what the object is about is wrong; `rest` is the object without that."""
+
+    def __init__(self, rest: msgspec.Struct) -> None:
+        super().__init__("a list of objects was expected")
+        self.rest = rest
+
+
 class LenientDecoder(Generic[_T]):
     """Decodes an object into `kind`, whose members are `Any`, structs or lists of structs.
 
     What does not fit is looked at a second time: a member that should be an object and is not is
-    taken as absent. Lists of structs hold what an event is about, so they have to be right.
+    taken as absent.
     """
 
     def __init__(self, kind: type[_T]) -> None:
@@ -22,16 +30,22 @@ class LenientDecoder(Generic[_T]):
         self._decode = msgspec.json.Decoder(kind).decode
 
     def decode(self, data: bytes) -> _T:
-        """Raises `msgspec.MsgspecError` for what is no JSON, no object, or wrong in a list."""
+        """Raises `msgspec.MsgspecError` for what is no JSON object, and `PartlyReadError`."""
         try:
             return self._decode(data)
         except msgspec.ValidationError:
-            return _fitted(self._kind, msgspec.json.decode(data))
+            value = msgspec.json.decode(data)
+        if not isinstance(value, dict):
+            raise msgspec.ValidationError("an object was expected")
+        lost: list[Any] = []
+        fitted = _fitted(self._kind, value, lost)
+        if lost:
+            raise PartlyReadError(fitted)
+        return fitted
 
 
-def _fitted(kind: type[_T], value: Any) -> _T:
-    if not isinstance(value, dict):
-        raise msgspec.ValidationError("an object was expected")
+def _fitted(kind: type[_T], value: dict[str, Any], lost: list[Any]) -> _T:
+    """What does not fit in a list of structs is added to `lost`."""
     members: dict[str, Any] = {}
     for name, inner, many in _members(kind):
         member = value.get(name)
@@ -39,11 +53,11 @@ def _fitted(kind: type[_T], value: Any) -> _T:
             if name in value:
                 members[name] = member
         elif not many:
-            members[name] = _fitted(inner, member) if isinstance(member, dict) else None
+            members[name] = _fitted(inner, member, lost) if isinstance(member, dict) else None
         elif member is not None:
-            if not isinstance(member, list):
-                raise msgspec.ValidationError("a list was expected")
-            members[name] = [_fitted(inner, item) for item in member]
+            items = member if isinstance(member, list) else [member]
+            lost += [item for item in items if not isinstance(item, dict)]
+            members[name] = [_fitted(inner, item, lost) for item in items if isinstance(item, dict)]
     return kind(**members)
 
 

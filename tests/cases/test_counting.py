@@ -406,6 +406,18 @@ def test_case_59_odd_details_of_usage(rig: Rig, odd: dict[str, Any], streaming: 
     assert gained.total("unread_answers_total") is None
 
 
+@pytest.mark.parametrize("choices", ["", 7, [None], [[]], [None, "x"]], ids=str)
+def test_case_59_odd_choices_cost_no_usage(rig: Rig, choices: Any) -> None:
+    """But what they may have said is lost, and that is counted."""
+    odd = with_members(usage_event(2), choices=choices)
+    rig.engine.on(CHAT, stream(ROLE, A, B, STOP, odd, DONE))
+    watch = rig.watch()
+    ask(rig.port)
+    gained = watch.after()
+    assert tokens(gained) == (2, None)
+    assert gained.total("unread_answers_total", reason="json") == 1
+
+
 @pytest.mark.parametrize("delta", [[], "", 0, None, {}, [1]], ids=str)
 def test_case_59_a_finish_with_an_odd_delta(rig: Rig, delta: Any) -> None:
     finish = with_members(STOP, "choices", 0, delta=delta)

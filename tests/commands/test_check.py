@@ -120,6 +120,15 @@ def test_everything_in_place(url: str, model: Path) -> None:
     assert found["ceiling", "ceiling, checkpoint"]["value"] == pytest.approx(50.4, abs=0.05)
 
 
+def test_of_several_models_nobody_knows_yet_which_is_read() -> None:
+    with ScriptedEngine(["one", "other"]) as engine:
+        found = findings("--upstream", engine.url, "--gpu-bandwidth", "768e9")
+        assert "lists several models (one, other)" in found["ceiling", "weights"]["text"]
+        assert not any(name.startswith("ceiling, ") for _, name in found)
+        given = ["--gpu-bandwidth", "768e9", "--weights-bytes", "14e9"]
+        assert ("ceiling", "ceiling, streamed") in findings("--upstream", engine.url, *given)
+
+
 def test_a_finding_has_its_keys(url: str) -> None:
     for found in findings("--upstream", url).values():
         assert list(found) == ["area", "name", "state", "text", "source", "value"]

@@ -13,7 +13,6 @@ import http
 import logging
 import socket
 import struct
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -410,7 +409,7 @@ class ProxyProtocol(asyncio.Protocol):
         self._cycle: Cycle | None = None  # the last request that was read
         self._arrived: Cycle | None = None  # a request whose body may be here, too
         self._active: Cycle | None = None  # whose answer is the one to send; others wait
-        self._waiting: deque[Cycle] = deque()
+        self._waiting: list[Cycle] = []
         self._lingered: int | None = None  # bytes since the last answer, once nothing is read
         self._since = self._loop.time()  # when the client last did what it has a time limit for
         self._timer: asyncio.TimerHandle | None = None
@@ -490,7 +489,11 @@ class ProxyProtocol(asyncio.Protocol):
     @property
     def has_enough(self) -> bool:
         """Whether as many requests wait as are read ahead."""
-        return len(self._waiting) >= _MOST_WAITING
+        waiting = self._waiting
+        return bool(waiting) and (
+            len(waiting) >= _MOST_WAITING
+            or sum(len(cycle.body) for cycle in waiting) > HIGH_WATER_LIMIT
+        )
 
     def head_begins(self) -> None:
         """A request's first byte is here."""
@@ -540,7 +543,7 @@ class ProxyProtocol(asyncio.Protocol):
         assert cycle is not None  # noqa: S101
         if self._waiting and cycle is self._waiting[-1]:
             self._waiting.pop()
-            before = self._waiting[-1] if self._waiting else self._active
+            before = self._waiting[-1] if self._waiting else self._arrived or self._active
             assert before is not None  # noqa: S101
             self._end_with(before)
             return
@@ -588,13 +591,15 @@ class ProxyProtocol(asyncio.Protocol):
     def _carry_next(self) -> None:
         """The next pipelined request's turn, if the client takes the answers so far."""
         if self._waiting and not self.flow.write_paused and not self.transport.is_closing():
-            self._carry(self._waiting.popleft())
+            self._carry(self._waiting.pop(0))
             self._reader.resume()
             self._after_reading()
             self.read_on()
 
     def _linger(self) -> None:
         """Close, but in such a way that the client can read the answer while it still sends."""
+        if self.transport.is_closing():
+            return
         self._reader.ended = True
         self._lingered = 0
         self.flow.resume_reading()

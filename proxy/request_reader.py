@@ -59,6 +59,12 @@ class RequestReader:
     that is because it makes no sense.
     """
 
+    __slots__ = (
+        "_between", "_blank", "_framing_left", "_head", "_head_limit", "_head_size", "_headers",
+        "_keep_alive", "_line", "_missing", "_parsed", "_parser", "_rest", "_sink", "_step", "_url",
+        "_version", "broken", "ended",
+    )  # fmt: skip
+
     def __init__(self, sink: RequestSink, head_limit: int) -> None:
         self._sink = sink
         self._head_limit = head_limit

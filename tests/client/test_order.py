@@ -69,6 +69,20 @@ def test_the_running_answer_ends_whole(rig: Rig, wrong: str, ahead: int) -> None
     assert len(rig.engine.requests) in (ahead, ahead + 1)  # a part of a body may have gone up
 
 
+@pytest.mark.parametrize("ahead", [1, 2, 12])
+@pytest.mark.parametrize("wrong", WRONG)
+def test_all_in_one_packet(rig: Rig, wrong: str, ahead: int) -> None:
+    echoed(rig)
+    pieces, status = WRONG[wrong]
+    with rig.client(5) as client:
+        client.send(GET * ahead + b"".join(pieces) + GET)
+        responses = read_all(client)
+    for response in responses[:ahead]:
+        assert response.clean
+        assert response.body == b"GET /v1/echo?next HTTP/1.1\n"
+    assert [r.status for r in responses[ahead:]] in ([], [status])
+
+
 @pytest.mark.parametrize("wrong", WRONG)
 def test_alone_it_is_refused_in_whole_and_counted(rig: Rig, wrong: str) -> None:
     echoed(rig)

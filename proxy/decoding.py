@@ -18,9 +18,10 @@ class Decoded:
 
     seconds: between the looks. busy_seconds: with at least one sequence decoding (answers that are
     not streamed count from sent to ended). sequence_seconds: the same, added up over sequences.
-    sequence_events, event_seconds: token events of streamed sequences and the time they took;
-    their quotient is the rate of one sequence. context_tokens_at_most: the most tokens of context
-    that all running sequences can have together; None where a request does not bound it.
+    sequence_events, event_seconds: token events of streamed sequences and the time they took, those
+    that call tools left out; their quotient is the rate of one sequence. context_tokens_at_most:
+    the most tokens of context that all running sequences can have together; None where a request
+    does not bound it.
     """
 
     seconds: float
@@ -74,7 +75,7 @@ class DecodingWatch:
             sequences = exchange.sequences
             spans.append(_Span(first, last, sequences))
             new = exchange.token_events - self._seen_events.get(exchange, 0)
-            if exchange.stream and new > 0:
+            if exchange.stream and new > 0 and not exchange.calls_tools:
                 # The first event of a stream opens its span; the gaps after it are steps.
                 opening = exchange not in self._seen_events
                 events += (new / sequences) - opening

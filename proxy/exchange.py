@@ -160,6 +160,11 @@ class Exchange:
         return self.reader.model if self.reader is not None else None
 
     @property
+    def calls_tools(self) -> bool:
+        """Whether it calls tools: then tokens may come without events of their own."""
+        return self.reader is not None and self.reader.calls
+
+    @property
     def first_token_at(self) -> float | None:
         """When the first token event arrived."""
         return self._first_token_at
@@ -517,7 +522,7 @@ class Exchange:
         sequences = self._sequences()
         if tokens < MIN_TOKENS_FOR_RATE * sequences or self.arrivals < MIN_ARRIVALS_FOR_RATE:
             return None
-        if reader.calls and (
+        if self.calls_tools and (
             source == "events" or tokens > MOST_TOKENS_PER_CALL_EVENT * self.token_events
         ):
             return None

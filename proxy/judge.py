@@ -133,7 +133,12 @@ class Judge:
             if done.completion_tokens:
                 self._served.answered(exchange.answered_model, self._last_ended_at)
             self._answers.add(done, streamed=exchange.stream)
-        if done.stream and done.token_source == "usage" and done.token_events:
+        if (
+            done.stream
+            and done.token_source == "usage"
+            and done.token_events
+            and not exchange.calls_tools
+        ):
             self._tokens += done.completion_tokens or 0
             self._events += done.token_events
 

@@ -28,6 +28,9 @@ from proxy.simulator.profile import EngineProfile
 from proxy.simulator.server import create_server, running_engine
 from proxy.simulator.story import story
 from proxy.upstream import Upstream
+from tests.support.chat import CHAT, whole_answer
+from tests.support.chat import ask as ask_scripted
+from tests.support.engine import Conversation, ScriptedEngine, answer, stream
 from tests.support.metrics import Scrape, scrape, wait_until
 
 pytestmark = pytest.mark.timed
@@ -386,3 +389,45 @@ def test_losing_nvml_costs_its_figures_and_nothing_else(
         assert scrape(proxy.port).outcomes == {"ok": 1}
         nvml.scene = founding_scene()
         published(proxy, "gpu_utilization_ratio", gpu="0")
+
+
+def test_the_speed_of_a_sequence_comes_from_the_steps() -> None:
+    """How many run is only sampled: here one more is seen than there are on average."""
+    start = time.monotonic()
+
+    async def page(c: Conversation) -> None:
+        steps = 1000 + int(50 * (time.monotonic() - start))
+        figures = {
+            "num_requests_running": 5, "num_requests_waiting": 0,
+            "iteration_tokens_total_count": steps, "iteration_tokens_total_sum": 4 * steps,
+            "generation_tokens_total": 4 * steps,
+        }  # fmt: skip
+        labels = '{engine="0",model_name="qwen"}'
+        lines = [f"vllm:{name}{labels} {value}\n" for name, value in figures.items()]
+        await c.send(answer("".join(lines).encode(), content_type="text/plain"))
+
+    inputs = {**INPUTS, "kv_bytes_per_token": 1e-9}
+    with ScriptedEngine() as engine:
+        engine.models = ["qwen"]
+        engine.on("/metrics", page)
+        long = stream(*whole_answer(*["a"] * 200), gap=0.02)
+        engine.on(CHAT, stream(*whole_answer(*["a"] * 30)), long)
+        settings = Settings(upstream=engine.url, nvml=False, **inputs, **FAST)
+        with BackgroundProxy(settings) as proxy:
+            ask_scripted(proxy.port)
+            running = threading.Thread(target=ask_scripted, args=(proxy.port,))
+            running.start()
+            told: list[tuple[str, str]] = []
+
+            def found() -> bool:
+                live = httpx2.get(f"{proxy.url}/tokgauge/live").json()["verdict"]
+                told[:] = re.findall(
+                    r"([\d.]+) tok/s over 5 sequences \(([\d.]+) each\)", live["headline"]
+                )
+                return bool(told)
+
+            wait_until(found, 15, "the speed of each")
+            running.join()
+    total, each = map(float, told[0])
+    assert total == pytest.approx(200, rel=0.1)
+    assert each == pytest.approx(50, rel=0.1)

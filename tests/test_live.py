@@ -80,7 +80,7 @@ def test_the_rate_of_running_streams(new_rig: Callable[..., Rig]) -> None:
             time.sleep(0.35)
             told = rig.scrape().total(RATE, model="qwen")
             assert told is not None
-            assert told == pytest.approx(200, rel=0.05)
+            assert told == pytest.approx(200, rel=0.1)
 
 
 def test_an_ended_answer_counts_as_its_usage_says(new_rig: Callable[..., Rig]) -> None:

@@ -1,7 +1,8 @@
 """What the engine says about itself: its /metrics page read into values and rates, no sockets.
 
 A page of vLLM is 50 to 65 kB. Parsing all of it takes about 35 ms; only the lines that are needed
-are handed to the parser, which takes about 2 ms, so `read` may run on the event loop.
+are handed to the parser, which takes about 2 ms. A page may be anything, up to some megabytes: then
+`read` takes up to a second, and so it belongs into a thread.
 
 Names differ by engine and version: for each value the first known name that is on the page counts.
 vLLM: vllm/v1/metrics/loggers.py and perf.py (0.8 to 0.32); SGLang: its production metrics page;
@@ -162,6 +163,10 @@ _OF_ONE_MODEL = frozenset(
 )
 
 _LONGEST_LINE = 16_384
+_MOST_LINES = 50_000
+_MOST_DIGITS = 15
+_MOST = 1e15
+"""No engine has counted so far; up to here a float holds every whole number."""
 
 
 def read(page: bytes, at: float) -> EngineReading:
@@ -172,6 +177,8 @@ def read(page: bytes, at: float) -> EngineReading:
     if not page.endswith(b"\n"):
         # The format ends every line; a number that was cut off would be a wrong number.
         return EngineReading(at, problem="the page is empty or cut off")
+    if page.count(b"\n") > _MOST_LINES:
+        return EngineReading(at, problem="the page has more lines than engines write")
     try:
         samples = _samples(page.decode())
     except UnicodeDecodeError:
@@ -269,7 +276,7 @@ def _reading(at: float, kind: EngineKind, samples: Mapping[str, list[Sample]]) -
 
     def count(field: str) -> int | None:
         parts = values.get(field)
-        if parts is None or not all(part.is_integer() for part in parts):
+        if parts is None or not all(part.is_integer() and part < _MOST for part in parts):
             return None
         return int(sum(parts))
 
@@ -351,8 +358,10 @@ def _cache_sizes(config: Iterable[Sample]) -> tuple[int, ...]:
 
 
 def _whole(text: str | None) -> int | None:
-    """The number, or None for what is not one (vLLM writes `None`)."""
-    return int(text) if text is not None and text.isascii() and text.isdigit() else None
+    """The number, or None for what is not one (vLLM writes `None`) or none of this world."""
+    if text is None or not (text.isascii() and text.isdigit()) or len(text) > _MOST_DIGITS:
+        return None
+    return int(text)
 
 
 def _common_label(samples: Iterable[Sample], label: str) -> str | None:

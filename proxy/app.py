@@ -29,6 +29,7 @@ from proxy.settings import Settings
 from proxy.telemetry import Telemetry, exporting_provider
 from proxy.upload import Receive
 from proxy.upstream import Upstream
+from proxy.workers_figures import take_failure
 
 logger = logging.getLogger("tokgauge")
 
@@ -145,6 +146,7 @@ class App:
         for where, turn, pause in (
             ("poll", upstream.poll_when_it_may, upstream.pause),
             ("live", self._tick, lambda: TICK),
+            ("metrics_files", self._look_at_files, lambda: TICK),
             ("judge", partial(self._judge.look, upstream), lambda: looks),
         ):
             beside = repeat(turn, pause, partial(self._observer.report, where))
@@ -152,6 +154,11 @@ class App:
 
     async def _tick(self) -> None:
         self._meter.tick()
+
+    async def _look_at_files(self) -> None:
+        failure = take_failure()
+        if failure is not None:
+            raise failure
 
     def _problems(self) -> list[str]:
         found = (self._facts.models_problem, gpu_problem(self._settings.engine))

@@ -183,7 +183,8 @@ class Metrics:
             "stream_error (error event in a 200); upstream_incomplete (cut before its end, or a "
             "200 to a generating request without a whole answer in it); "
             "upstream_stalled (silent for stream_idle_timeout); upstream_unreachable; timeout; "
-            "rejected (by the proxy's limits); proxy_shutdown (cut at the drain limit); "
+            "rejected (by the proxy: its limits, or no valid request); "
+            "proxy_shutdown (cut at the drain limit); "
             "proxy_error (cut by a bug of the proxy, which is in its log).",
             "model", "route", "stream", "outcome", "code",
         )  # fmt: skip

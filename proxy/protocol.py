@@ -581,7 +581,9 @@ class ProxyProtocol(asyncio.Protocol):
         if self.transport.is_closing():
             return
         if cycle.keep_alive:
-            self._carry_next()
+            if self._waiting:
+                # Not yet: whoever counts what is in flight still counts this one.
+                self._loop.call_soon(self._carry_next)
             self.read_on()
         elif cycle.more_body or self._reader.broken:
             self._linger()
@@ -590,7 +592,8 @@ class ProxyProtocol(asyncio.Protocol):
 
     def _carry_next(self) -> None:
         """The next pipelined request's turn, if the client takes the answers so far."""
-        if self._waiting and not self.flow.write_paused and not self.transport.is_closing():
+        busy = self._active is not None and not self._active.response_complete
+        if self._waiting and not (busy or self.flow.write_paused or self.transport.is_closing()):
             self._carry(self._waiting.pop(0))
             self._reader.resume()
             self._after_reading()

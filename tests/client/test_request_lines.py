@@ -8,6 +8,7 @@ import pytest
 from tests.client.support import GET, PATH, assert_usable, chunked, echoed
 from tests.conftest import Rig
 from tests.support.client import RawClient, Response, fetch, request
+from tests.support.engine import send
 
 
 def one(rig: Rig, data: bytes, *, expected: int = 1) -> Response:
@@ -310,6 +311,25 @@ def test_the_target_is_a_path_of_the_one_engine(rig: Rig, target: str, sent: str
     rig.engine.on(sent.split("?")[0], *[script for script, _ in rig.engine._scripts[PATH]])
     response = fetch(rig.port, "GET", target)
     assert response.body == f"GET {sent} HTTP/1.1\n".encode()
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "DELETE", "PUT", "PATCH", "PROPFIND"])
+def test_any_method_may_have_a_body(rig: Rig, method: str, framing: str) -> None:
+    rig.engine.on("/v1/x", send(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"))
+    echoed(rig)
+    inner = request("GET", "/v1/x?smuggled")
+    if framing == "length":
+        data = request(method, "/v1/x", [], inner)
+    else:
+        data = request(method, "/v1/x", [("Transfer-Encoding", "chunked")]) + chunked(inner)
+    with rig.client(5) as client:
+        client.send(data * 2 + GET)
+        for _ in range(2):
+            assert client.read_response(to_head=method == "HEAD").status == 200
+        assert client.read_response().body == b"GET /v1/echo?next HTTP/1.1\n"
+    assert [received.method for received in rig.engine.requests] == [method, method, "GET"]
+    assert [received.body for received in rig.engine.requests] == [inner, inner, b""]
 
 
 def half_closed(rig: Rig, data: bytes) -> list[bytes]:

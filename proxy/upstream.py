@@ -13,6 +13,7 @@ from proxy.engine import EngineFacts, read_models
 from proxy.headers import Header
 from proxy.settings import Settings
 from proxy.transport import EngineStream, EngineTransport, Listener, Timeouts, origin_of
+from proxy.wire.routes import READ_BODIES, classify
 
 logger = logging.getLogger("tokgauge")
 
@@ -75,7 +76,8 @@ class Upstream:
         try:
             return await self.transport.exchange(
                 self._origin, request.method, self._prefix + request.target,
-                self._headers(request, length, identity), body, listener, fresh=fresh,
+                self._headers(request, length, identity), body, listener,
+                reads_body=_reads_body(request), fresh=fresh,
             )  # fmt: skip
         except (httpx2.ConnectError, httpx2.ConnectTimeout):
             self.facts.up = False
@@ -88,6 +90,7 @@ class Upstream:
         return self.transport.exchange_at_once(
             self._origin, request.method, self._prefix + request.target,
             self._headers(request, len(body), identity), body, listener,
+            reads_body=_reads_body(request),
         )  # fmt: skip
 
     def _headers(self, request: ClientRequest, length: int | None, identity: bool) -> list[Header]:
@@ -183,6 +186,10 @@ class Upstream:
                 raise
             self.answers()
             return response.status_code, await _read(response)
+
+
+def _reads_body(request: ClientRequest) -> bool:
+    return request.method == "POST" and classify(request.method, request.path) in READ_BODIES
 
 
 async def _read(response: httpx2.Response) -> bytes:

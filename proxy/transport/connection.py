@@ -47,6 +47,7 @@ class Connection(asyncio.Protocol):
         "_discarded",
         "_fd",
         "_gate",
+        "_has_body",
         "_header_limit",
         "_in_passage",
         "_knows",
@@ -95,7 +96,7 @@ class Connection(asyncio.Protocol):
         self._paused_at = 0.0
         self._last_read = 0.0
         self._request_done = False
-        self._close_after = False
+        self._has_body = self._close_after = False
         self.headers_at = 0.0
         self.reused = False
         self.established = False
@@ -131,9 +132,13 @@ class Connection(asyncio.Protocol):
 
     def start(
         self, head: RequestHead, body: bytes | httpx2.AsyncByteStream, *, head_request: bool,
-        reused: bool, listener: Listener | None = None,
+        reused: bool, reads_body: bool = True, listener: Listener | None = None,
     ) -> tuple[ResponseReader, EngineStream]:  # fmt: skip
         """Send a request; its response arrives in the reader (head) and the stream (body).
+
+        reads_body: a good response means that the engine has read the request's body. A connection
+        is not used again where it may lie there unread: an engine that does not throw it away
+        would take it for the next request, and whoever asks next for the one who sent that.
 
         Raises httpx2.LocalProtocolError, and sends nothing, when the body in memory is not of the
         length that the head declares. One that turns out so later ends the exchange.
@@ -143,17 +148,17 @@ class Connection(asyncio.Protocol):
                 raise httpx2.LocalProtocolError(
                     f"a request body of {len(body)} bytes, declared as one of {head.length}"
                 )
-            if not head.chunked and len(body) <= INLINE_BODY:
-                reader, stream = self._begin(head_request, reused, listener)
-                self._close_after = head.close
-                self.transport.write(head.block + body)
-                self._request_sent(stream)
-                return reader, stream
-            body = httpx2.ByteStream(body)
+            if len(body) > INLINE_BODY or head.chunked:
+                body = httpx2.ByteStream(body)
         reader, stream = self._begin(head_request, reused, listener)
-        self._close_after = head.close
-        self.transport.write(head.block)
-        self._upload = self._loop.create_task(self._send_body(body, head, stream))
+        self._has_body = head.chunked or head.length > 0
+        self._close_after = head.close or (self._has_body and not reads_body)
+        if isinstance(body, bytes):
+            self.transport.write(head.block + body)
+            self._request_sent(stream)
+        else:
+            self.transport.write(head.block)
+            self._upload = self._loop.create_task(self._send_body(body, head, stream))
         return reader, stream
 
     def _begin(
@@ -165,7 +170,7 @@ class Connection(asyncio.Protocol):
         self._reader = reader
         self._stream = stream = EngineStream(self._loop, self, listener)
         self._last_read = self.headers_at = 0.0
-        self._request_done = self._close_after = False
+        self._request_done = False
         self.reused = reused
         return reader, stream
 
@@ -371,6 +376,7 @@ class Connection(asyncio.Protocol):
             and not reader.surplus
             and self._request_done
             and not self._close_after
+            and not (self._has_body and reader.status >= 300)  # refused, and the body unread?
             and not transport.is_closing()
             and transport.get_write_buffer_size() == 0
         )

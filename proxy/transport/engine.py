@@ -131,21 +131,23 @@ class EngineTransport(httpx2.AsyncBaseTransport):
 
     async def exchange(
         self, origin: Origin, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]],
-        body: bytes | httpx2.AsyncByteStream, listener: Listener, *, fresh: bool = False,
+        body: bytes | httpx2.AsyncByteStream, listener: Listener, *, reads_body: bool = True,
+        fresh: bool = False,
     ) -> EngineStream:  # fmt: skip
         """Send a request whose response goes to `listener`; returns when it is under way.
 
-        fresh: on a new connection, even if there are idle ones.
+        reads_body: a good response means that the engine has read the request's body; see
+        `Connection.start`. fresh: on a new connection, even if there are idle ones.
         Raises what happens before that, connecting above all; what happens later ends the stream.
         """
         _, _, stream = await self._start(
-            origin, method, target, headers, body, listener, fresh=fresh
+            origin, method, target, headers, body, listener, reads_body=reads_body, fresh=fresh
         )
         return stream
 
     def exchange_at_once(
         self, origin: Origin, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]],
-        body: bytes, listener: Listener,
+        body: bytes, listener: Listener, *, reads_body: bool = True,
     ) -> EngineStream | None:  # fmt: skip
         """`exchange` if there is an idle connection; else None, and nothing has happened.
 
@@ -157,12 +159,15 @@ class EngineTransport(httpx2.AsyncBaseTransport):
         connection = self._take_idle(origin)
         if connection is None:
             return None
-        _, stream = self._start_on(connection, head, body, listener, method=method, reused=True)
+        _, stream = self._start_on(
+            connection, head, body, listener, method=method, reads_body=reads_body, reused=True
+        )
         return stream
 
     async def _start(
         self, origin: Origin, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]],
-        body: bytes | httpx2.AsyncByteStream, listener: Listener | None, *, fresh: bool = False,
+        body: bytes | httpx2.AsyncByteStream, listener: Listener | None, *,
+        reads_body: bool = True, fresh: bool = False,
     ) -> tuple[Connection, ResponseReader, EngineStream]:  # fmt: skip
         if self._closed:
             raise RuntimeError("the transport is closed")
@@ -173,21 +178,22 @@ class EngineTransport(httpx2.AsyncBaseTransport):
             connection = await self._connect(origin)
             self._opened_total += 1
         reader, stream = self._start_on(
-            connection, head, body, listener, method=method, reused=reused
+            connection, head, body, listener, method=method, reads_body=reads_body, reused=reused
         )
         return connection, reader, stream
 
     def _start_on(
         self, connection: Connection, head: RequestHead, body: bytes | httpx2.AsyncByteStream,
-        listener: Listener | None, *, method: str, reused: bool,
+        listener: Listener | None, *, method: str, reads_body: bool, reused: bool,
     ) -> tuple[ResponseReader, EngineStream]:  # fmt: skip
         self._active.add(connection)
         if self._sweeper is None:
             self._arm_sweep(asyncio.get_running_loop())
         try:
             return connection.start(
-                head, body, head_request=method == "HEAD", reused=reused, listener=listener
-            )
+                head, body, head_request=method == "HEAD", reads_body=reads_body, reused=reused,
+                listener=listener,
+            )  # fmt: skip
         except BaseException:
             connection.discard()
             raise

@@ -21,6 +21,9 @@ READERS: MappingProxyType[str, Callable[[], AnswerReader]] = MappingProxyType(
 )
 """Routes whose answers are text of a model, with the reader of their dialect."""
 
+READ_BODIES = READERS.keys() | {"embeddings", "tokenize", "rerank", "score", "audio"}
+"""Routes on which no engine can answer well without having read the request's body."""
+
 # The longest suffix that fits wins; engines may serve their API under a prefix of their own.
 _SUFFIXES = (
     ("/chat/completions", "chat_completions"),

@@ -7,6 +7,7 @@ from itertools import count
 import pytest
 
 from tests.conftest import MODELS, Rig, start_proxy
+from tests.support.chat import CHAT
 from tests.support.client import RawClient, Response
 from tests.support.engine import Conversation, Script, ScriptedEngine, answer
 from tests.support.odd_responses import CASES, Odd
@@ -162,3 +163,49 @@ def test_a_response_before_the_request_s_end_costs_its_connection(
     with rig.client(5) as other:
         ask_next(other)
     assert not [r for r in rig.engine.requests if r.target == "/v1/hidden"]
+
+
+UNREAD = [
+    ("POST", CHAT, "200 OK", True),
+    ("POST", "/v1/embeddings", "200 OK", True),
+    ("POST", CHAT, "400 Bad Request", False),
+    ("POST", CHAT, "307 Temporary Redirect", False),
+    ("POST", CHAT, "503 Service Unavailable", False),
+    ("GET", CHAT, "200 OK", False),
+    ("POST", "/v1/files", "200 OK", False),
+    ("POST", "/v1/models", "200 OK", False),
+    ("POST", "/health", "404 Not Found", False),
+    ("PUT", ODD, "204 No Content", False),
+    ("DELETE", ODD, "200 OK", False),
+]
+
+
+@pytest.mark.parametrize("framed", ["length", "chunked"])
+@pytest.mark.parametrize(("method", "path", "status", "again"), UNREAD)
+def test_a_body_that_the_engine_may_not_have_read_costs_its_connection(
+    rig: Rig, method: str, path: str, status: str, again: bool, framed: str
+) -> None:
+    """An engine that leaves it lying takes it for a request: the next one gets its response."""
+
+    async def script(c: Conversation) -> None:
+        await c.send(
+            answer(b"hello", status) if "204" not in status else b"HTTP/1.1 204 No\r\n\r\n"
+        )
+        if not again:
+            await c.until_peer_leaves()
+
+    hidden = b"GET /v1/hidden HTTP/1.1\r\nHost: a\r\n\r\n"
+    rig.engine.on(NEXT, echo)
+    rig.engine.on(path, script, early=not again)
+    headers = [("Transfer-Encoding", "chunked")] if framed == "chunked" else []
+    body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(hidden), hidden) if headers else hidden
+    with rig.client() as client:
+        ask_next(client)
+    with rig.client(5) as client:
+        response = client.request(method, path, headers, body).read_response()
+        assert response.status_line.split()[1] == status[:3].encode()
+        (_, received) = rig.engine.requests
+        if not again:
+            received.wait_closed()
+        ask_next(client)
+    assert (rig.engine.requests[-1].connection == received.connection) == again

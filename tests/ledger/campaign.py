@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import cast
 
-from tests.ledger.engine import BAD, GOOD, MARK, LedgerEngine, events, text
+from tests.ledger.engine import BAD, GOOD, MARK, LedgerEngine, events, text, whole_body
 from tests.support.strict import NotStrict, Response, read_response
 
 CLIENTS = 40
@@ -39,12 +39,14 @@ class Ledger:
     """What was sent and what became of it.
 
     good: exchanges of clients that read to the end. wrong: numbers with what is wrong about them.
+    others: good exchanges with a body that is not theirs.
     """
 
     sent: dict[int, Exchange] = field(default_factory=dict)
     good: int = 0
     bad: int = 0
     wrong: list[tuple[int, str]] = field(default_factory=list)
+    others: list[tuple[Exchange, bytes]] = field(default_factory=list)
     deeds: Counter[str] = field(default_factory=Counter)
 
 
@@ -193,6 +195,7 @@ class Campaign:
             return
         number = got.header(b"x-ledger")
         if got.status != 200 or number != b"%d" % one.number or got.body != one.wanted:
+            self.ledger.others.append((one, got.body))
             self.wrong(one, f"got {got}")
 
     # Bad clients, and good ones of a bad engine
@@ -243,7 +246,7 @@ class Campaign:
     def _new(self, deed: str, *, good: bool) -> Exchange:
         chance, number = self._chance, next(self._numbers)
         self.ledger.deeds[deed] += 1
-        method, target, wanted = b"POST", b"/v1/completions", text(number, 9)
+        method, target, wanted = b"POST", b"/v1/completions", whole_body(number)
         stream = deed in _STREAMS
         if not good:
             target = b"/v1/embeddings"

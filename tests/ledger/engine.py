@@ -12,6 +12,9 @@ _NUMBER = re.compile(rb"x-ledger: (\d+)\r\n", re.IGNORECASE)
 _DEED = re.compile(rb"x-deed: (\S+)\r\n", re.IGNORECASE)
 _USAGE = b'"usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7}'
 
+UNASKED = b"ledger-888888888-"
+"""What is said on an idle connection."""
+
 GOOD = (
     "length", "length", "chunked", "stream", "stream", "slow", "tiny", "closing", "until-close",
     "interim", "trailers", "early", "dies-idle", "surplus", "second", "late-surplus",
@@ -27,6 +30,11 @@ def text(number: int, times: int) -> bytes:
     return b"ledger-%d-" % number * times
 
 
+def whole_body(number: int) -> bytes:
+    """The body of an answer that is not streamed, as its client must get it."""
+    return b'{"object":"text_completion","choices":[],"of":"%b"}' % text(number, 9)
+
+
 def events(number: int) -> list[bytes]:
     """The events of a stream as its client must get them."""
     begin = (
@@ -40,6 +48,7 @@ def events(number: int) -> list[bytes]:
 
 class LedgerEngine(StrictEngine):
     """received: how often each number came. mixed: what should never have come.
+    polls: how often it was asked for its models, which each worker does as it starts.
 
     raced: numbers that came on a connection on which the engine had just said something unasked.
     Nobody can tell that from an answer when the request is already on its way.
@@ -49,6 +58,7 @@ class LedgerEngine(StrictEngine):
         super().__init__(self._do)
         self.received: Counter[int] = Counter()
         self.mixed: list[str] = []
+        self.polls = 0
         self.raced: set[int] = set()
         self._spoiled: set[EngineConnection] = set()
         self._early: set[EngineConnection] = set()
@@ -59,6 +69,7 @@ class LedgerEngine(StrictEngine):
 
     def take(self, connection: EngineConnection, request: Request) -> None:
         super().take(connection, request)
+        self.polls += request.target == b"/v1/models"
         self.requests.clear()
         self.seen.clear()
 
@@ -70,7 +81,11 @@ class LedgerEngine(StrictEngine):
         deed, number = _DEED.search(head + b"\r\n"), _NUMBER.search(head + b"\r\n")
         if deed is None or number is None:
             return
-        if deed[1] == b"early":
+        if connection in self._spoiled:
+            self.raced.add(int(number[1]))
+            connection.buffer.clear()
+            connection.reset()  # an answer would come to the next one
+        elif deed[1] == b"early":
             self._early.add(connection)
             connection.send(self._whole(int(number[1])))
         elif deed[1] == b"refuses-early":
@@ -80,7 +95,7 @@ class LedgerEngine(StrictEngine):
             connection.close()
 
     def _whole(self, number: int, head: bytes = b"HTTP/1.1 200 OK") -> bytes:
-        return answer(text(number, 9), head + b"\r\nx-ledger: %d" % number)
+        return answer(whole_body(number), head + b"\r\nx-ledger: %d" % number)
 
     def _do(self, connection: EngineConnection, request: Request) -> None:
         number = int(request.header(b"x-ledger") or -1)
@@ -90,10 +105,6 @@ class LedgerEngine(StrictEngine):
         if marks != {b"%d" % number} or request.body.count(b"ledger-") != size:
             self.mixed.append(f"{request.method!r} {request.target!r} {request.body[:300]!r}")
         self.received[number] += 1
-        if connection in self._spoiled:
-            self.raced.add(number)
-            connection.reset()  # an answer would come to the next one
-            return
         if connection in self._early:
             self._early.discard(connection)
             connection.done()
@@ -106,7 +117,7 @@ class LedgerEngine(StrictEngine):
         send, whole = connection.send, self._whole(number)
         head = b"HTTP/1.1 200 OK\r\nx-ledger: %d\r\n" % number
         chunked = head + b"Transfer-Encoding: chunked\r\n\r\n"
-        body = text(number, 9)
+        body = whole_body(number)
         if request.method == b"HEAD":
             send(whole[: -len(body)])
         elif deed in ("stream", "tiny"):
@@ -173,7 +184,7 @@ class LedgerEngine(StrictEngine):
     def _speak_idle(self, connection: EngineConnection) -> None:
         if not connection.busy and not connection.gone:
             self._spoiled.add(connection)
-            connection.send(answer(b"ledger-999999999-"))
+            connection.send(answer(UNASKED))
 
     async def _stream(
         self, connection: EngineConnection, request: Request, number: int, *, tiny: bool

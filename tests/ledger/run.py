@@ -82,7 +82,7 @@ async def _left_behind(
         if counted := _counted_wrong(figures, ledger, len(engine.raced)):
             left.append(counted)
         if engine.open:
-            left.append(f"{len(engine.open)} connections to the engine")
+            left.append(f"{len(engine.open)} connections to the engine: {engine.told()}")
         if (now := _descriptors(process)) > descriptors + 2:
             left.append(f"{now} descriptors, {descriptors} before")
         if not left or time.monotonic() > end:

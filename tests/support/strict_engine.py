@@ -20,8 +20,9 @@ class EngineConnection(asyncio.Protocol):
     def __init__(self, engine: "StrictEngine") -> None:
         self.engine = engine
         self.buffer = bytearray()
-        self.served = self.number = 0
+        self.number = 0
         self.busy = False
+        self.last: Request | None = None
         self.gone = False
         self.paused = False
         self.transport: asyncio.Transport
@@ -64,7 +65,7 @@ class EngineConnection(asyncio.Protocol):
                 return
             del self.buffer[: request.end]
             self.busy = True
-            self.served += 1
+            self.last = request
             engine.take(self, request)
 
     def send(self, data: bytes) -> None:

@@ -48,7 +48,6 @@ def events(number: int) -> list[bytes]:
 
 class LedgerEngine(StrictEngine):
     """received: how often each number came. mixed: what should never have come.
-    polls: how often it was asked for its models, which each worker does as it starts.
 
     raced: numbers that came on a connection on which the engine had just said something unasked.
     Nobody can tell that from an answer when the request is already on its way.
@@ -58,7 +57,6 @@ class LedgerEngine(StrictEngine):
         super().__init__(self._do)
         self.received: Counter[int] = Counter()
         self.mixed: list[str] = []
-        self.polls = 0
         self.raced: set[int] = set()
         self._spoiled: set[EngineConnection] = set()
         self._early: set[EngineConnection] = set()
@@ -69,7 +67,6 @@ class LedgerEngine(StrictEngine):
 
     def take(self, connection: EngineConnection, request: Request) -> None:
         super().take(connection, request)
-        self.polls += request.target == b"/v1/models"
         self.requests.clear()
         self.seen.clear()
 

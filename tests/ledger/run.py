@@ -45,10 +45,8 @@ async def _run(exchanges: int, workers: int, seed: int) -> Result:
     running = serving(engine.url, *options, TOKGAUGE_ENGINE_METRICS_INTERVAL="3600")
     process = await asyncio.to_thread(running.__enter__)
     try:
-        while engine.polls < workers:
-            await asyncio.sleep(0.05)
-        await asyncio.to_thread(scrape, process.port)
-        descriptors = _descriptors(process)
+        async with asyncio.timeout(60):
+            descriptors = await _when_up(process, workers)
         campaign = Campaign(engine, process.port, seed)
         began = time.monotonic()
         ledger = await campaign.run(exchanges)
@@ -98,6 +96,19 @@ def _counted_wrong(figures: Scrape, ledger: Ledger, raced: int) -> str | None:
     if all_of_them == ledger.good and all_of_them - raced <= good <= all_of_them:
         return None
     return f"good clients sent {ledger.good}, counted are {good:g} ok of {all_of_them:g}"
+
+
+async def _when_up(process: Process, workers: int) -> int:
+    """How many descriptors are open when all workers are up, which the first to be up does not say.
+
+    The last thing that a worker opens as it starts is its file of latest figures.
+    """
+    while workers > 1:
+        opened = [one.path for child in process.children() for one in child.open_files()]
+        if len({path for path in opened if "gauge_mostrecent" in path}) == workers:
+            break
+        await asyncio.sleep(0.1)
+    return _descriptors(process)
 
 
 def _descriptors(process: Process) -> int:

@@ -5,35 +5,42 @@ The bytes go first; what they mean is for the `Observation` to find out afterwar
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from time import monotonic
+
+import httpx2
 
 from proxy.headers import content_headers, to_client
 from proxy.observation import Observation
 from proxy.protocol import Client
-from proxy.transport import EngineStream, Passage, ResponseReader
+from proxy.transport import EngineStream, Passage, ResponseReader, died_idle
 
-_REFUSAL_LIMIT = 64 * 1024
-"""Bytes of an error answer that are enough to see what it is about."""
+_WITHHELD_LIMIT = 16 * 1024
+"""Bytes of a response that are waited for to see its first event."""
+
+_FOLLOWS_WITHIN = 1.0
+"""Seconds for which the last event waits for the usage event, which engines send in one go."""
 
 
 class InjectionRefused(Exception):  # noqa: N818 - a finding, not an error
-    """The engine refuses what was added to the request; the client's own shall be sent."""
+    """The engine may refuse what was added to the request; the client's own shall be sent."""
 
 
 class Delivery:
     """The `Listener` of one answer.
 
-    injected: the request was changed, so an error answer may be about that and is looked at before
-    the client gets it. answers: called when the head has come. settled: called once, in the end,
-    with what the stream ended in, or with InjectionRefused.
+    injected: the request was changed, so the answer is looked at before the client gets any of it,
+    and may be given up for that to the client's own request. answers: called when the head has
+    come. settled: called once, in the end, with what the stream ended in, or with InjectionRefused.
 
     begun: the client has got the head. stream: to be set when the request has been sent.
     """
 
     __slots__ = (
         "_answers", "_client", "_content", "_in_proxy", "_injected", "_observation", "_pass_on",
-        "_ready_at", "_refusal", "_refused_head", "_settled", "_write", "begun", "stream", "take",
+        "_ready_at", "_release_timer", "_settled", "_withheld", "_withheld_head", "_write", "begun",
+        "stream", "take",
     )  # fmt: skip
 
     take: Callable[[float, bytes], bool]
@@ -51,28 +58,36 @@ class Delivery:
         self._pass_on: Callable[[bytes], object] | None = None
         self._in_proxy = 0.0
         self._ready_at = 0.0
-        self._refused_head: ResponseReader | None = None
-        self._refusal = b""
+        self._withheld_head: ResponseReader | None = None
+        self._withheld = b""
+        self._release_timer: asyncio.TimerHandle | None = None
         self.begun = False
         self.stream: EngineStream | None = None
 
     def answered(self, head: ResponseReader, *, body_follows: bool) -> bool:
         self._answers(head.status)
-        if self._injected and self._observation.may_be_refused(head.status):
-            self._refused_head = head
-            self.take = self._take_refusal
-            return True
+        if self._injected:
+            verdict = self._observation.judge_head(head.status, content_headers(head.headers))
+            if verdict == "again":
+                return self._send_again()
+            if verdict == "waits":
+                self._withheld_head = head
+                self.take = self._take_withheld
+                return True
         return self._begin(head, body_follows=body_follows)
 
     def ended(self, error: Exception | None) -> None:
-        if self._refused_head is not None and not self._look_at_refusal(
-            self._refused_head, monotonic()
-        ):
-            return
+        if self._injected and not self.begun:
+            may_repeat = error is None or _says_nothing_else(error)
+            if may_repeat and self._observation.broke_off() == "again":
+                self._send_again()
+                return
+            self._let_go()
         observation = self._observation
         if self.begun:
             if self.stream is not None:
                 observation.request_sent(self.stream.sent_at)
+            self._stop_waiting()
             rest = observation.answer_ends()
             if rest:
                 self._write(rest)
@@ -84,6 +99,7 @@ class Delivery:
     def stop(self) -> None:
         """Pass nothing more on and leave the engine. May be called at any time, repeatedly."""
         self.take = _drop  # the bound method there refers back to this object
+        self._stop_waiting()
         self._pass_on = None
         stream = self.stream
         if stream is not None:
@@ -120,6 +136,8 @@ class Delivery:
         # What is cut out of an answer may be all that has come of it.
         keeps_up = self._write(onward) if onward else self._client.release_head()
         self._pass_on = self._client.chunk_writer(self._client_is_full)
+        if self._observation.holds_event:
+            self._wait_for_usage()
         self._in_proxy += monotonic() - at
         self._observation.answer_begins(*self._content)
         self._observation.chunk(at, data)
@@ -147,8 +165,12 @@ class Delivery:
         return keeps_up or self._wait()
 
     def _take_unknown(self, at: float, data: bytes) -> bool:
+        if self._release_timer is not None:
+            self._stop_waiting()
         onward = self._observation.onward(data)
         keeps_up = not onward or self._write(onward)
+        if self._observation.holds_event:
+            self._wait_for_usage()
         self._in_proxy += monotonic() - max(at, self._ready_at)
         self._observation.chunk(at, data)
         return keeps_up
@@ -162,23 +184,53 @@ class Delivery:
         if self.stream is not None:
             self.stream.resume()
 
-    def _take_refusal(self, at: float, data: bytes) -> bool:
-        self._refusal += data
-        if len(self._refusal) > _REFUSAL_LIMIT and self._refused_head is not None:
-            self._look_at_refusal(self._refused_head, at)
+    # A last event that waits for the usage event
+
+    def _wait_for_usage(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._release_timer = loop.call_later(_FOLLOWS_WITHIN, self._release)
+
+    def _stop_waiting(self) -> None:
+        timer, self._release_timer = self._release_timer, None
+        if timer is not None:
+            timer.cancel()
+
+    def _release(self) -> None:
+        self._release_timer = None
+        held = self._observation.release()
+        if held and not self._write(held) and self.stream is not None:
+            self._wait()
+            self.stream.pause()
+
+    # The answer to a changed request, before the client gets any of it
+
+    def _take_withheld(self, at: float, data: bytes) -> bool:
+        self._withheld += data
+        verdict = self._observation.judge_first(self._withheld)
+        if verdict == "waits" and len(self._withheld) <= _WITHHELD_LIMIT:
+            return True
+        return self._send_again() if verdict == "again" else self._let_go(at)
+
+    def _send_again(self) -> bool:
+        self._withheld_head = None
+        self.stop()
+        self._settled(InjectionRefused())
         return True
 
-    def _look_at_refusal(self, head: ResponseReader, at: float) -> bool:
-        """Pass the error answer on, unless it is about what was added to the request."""
-        self._refused_head = None
-        if self._observation.injection_refused(self._refusal):
-            self.stop()
-            self._settled(InjectionRefused())
-            return False
-        self._begin(head, body_follows=bool(self._refusal))
-        if self._refusal:
-            self.take(at, self._refusal)
-        return True
+    def _let_go(self, at: float | None = None) -> bool:
+        head, self._withheld_head = self._withheld_head, None
+        if head is None:
+            return True
+        data, self._withheld = self._withheld, b""
+        keeps_up = self._begin(head, body_follows=bool(data))
+        return self.take(at or monotonic(), data) if data else keeps_up
+
+
+def _says_nothing_else(error: Exception) -> bool:
+    """Whether an engine that ends an exchange like this may do so because of the request."""
+    if not isinstance(error, httpx2.ReadError | httpx2.RemoteProtocolError):
+        return False
+    return not died_idle(error)
 
 
 def _drop(at: float, data: bytes) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from proxy.model.served import ServedModel, served_models
+from proxy.usage_injection import UsageInjection
 from proxy.wire.answer import UNREADABLE
 
 logger = logging.getLogger("tokgauge")
@@ -45,7 +46,7 @@ def read_models(status: int, body: bytes) -> tuple[tuple[ServedModel, ...] | Non
 
 
 class EngineFacts:
-    """Models, their context lengths, whether the engine is up and whether it refuses injection.
+    """Models, their context lengths, whether the engine is up and what is known of injection.
 
     `up` is None until the first answer or failure.
     """
@@ -58,7 +59,7 @@ class EngineFacts:
         }
         self._models_problem: str | None = None
         self.up: bool | None = None
-        self.refuses_injection = False
+        self.injection = UsageInjection()
         self.is_vllm = False
         """Known to send an event for each token, with an empty text for a part of a character."""
         self.may_be_asked_while_busy = False

@@ -187,7 +187,11 @@ def read(page: bytes, at: float) -> EngineReading:
         return EngineReading(at, problem="the page is not in the Prometheus text format")
     kinds = sorted({_KIND_OF[name] for name in samples if name in _KIND_OF})
     if not kinds:
-        return EngineReading(at, problem="no metric of a known engine is on the page")
+        return EngineReading(
+            at,
+            problem="no metric of a known engine is on the page",
+            started_at=_started_at(samples.get(_PROCESS_START, [])),
+        )
     if len(kinds) > 1:
         return EngineReading(at, problem=f"metrics of several engines: {', '.join(kinds)}")
     return _reading(at, kinds[0], samples)

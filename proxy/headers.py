@@ -73,23 +73,17 @@ class Incoming:
             onward = [header for header in onward if header[0] not in dropped]
         self._onward = onward
 
-    def to_engine(
-        self, *, host: bytes | None, body_length: int | None, identity: bool
-    ) -> list[Header]:
+    def to_engine(self, *, host: bytes | None, body_length: int | None) -> list[Header]:
         """Headers of the request on their way up: order, duplicates and values as they came.
 
         host: replaces the client's Host header; None keeps it.
         body_length: replaces Content-Length (the body was changed); None keeps it.
-        identity: ask for an answer without Content-Encoding, because an event must be cut out of
-        it.
         """
         out = self._onward
         if host is not None:
             out = [(b"host", host), *(header for header in out if header[0] != b"host")]
         if body_length is not None:
             out = _with_value(out, b"content-length", b"%d" % body_length)
-        if identity:
-            out = _with_value(out, b"accept-encoding", b"identity")
         if self.codings:
             out = [*out, (b"transfer-encoding", b"chunked")]
         return out

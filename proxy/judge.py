@@ -100,6 +100,7 @@ class Judge:
         self._model_read_at = float("-inf")
         self._kv_cache_dtype: str | None = None
         self._last_ended_at: float | None = None
+        self._started_at: float | None = None
         self._tokens = 0
         self._events = 0
         self._contention = ContentionHistory(
@@ -199,6 +200,11 @@ class Judge:
         if figures is not None:
             self._kv_cache_dtype = figures.kv_cache_dtype
             self._facts.may_be_asked_while_busy |= figures.engine_is_patient
+            self._note_start(figures.engine_started_at)
+
+    def _note_start(self, at: float | None) -> None:
+        if at is not None:
+            self._facts.injection.process_started(at)
 
     async def _look(self, upstream: Upstream) -> None:
         if self._sampler is None and self._settings.nvml:
@@ -216,6 +222,8 @@ class Judge:
         own = max(own, self._own_sequences())
         if page is not None:
             reading = await asyncio.to_thread(engine_metrics.read, page, monotonic())
+            self._started_at = reading.started_at or self._started_at
+            self._note_start(self._started_at)
             if reading.kind is None:
                 reading = None
             elif reading.kind in PATIENT_ENGINES:
@@ -454,6 +462,7 @@ class Judge:
                 tokens_per_step=self._tokens_per_step(rates),
                 kv_cache_dtype=self._kv_cache_dtype,
                 engine_is_patient=self._facts.may_be_asked_while_busy,
+                engine_started_at=self._started_at,
                 verdict=asdict(self.verdict) if self.verdict is not None else None,
             )
         )

@@ -147,6 +147,8 @@ class LiveMeter:
         self._metrics.streams_stalled.set(stalled)
         if self._facts.up is not None:
             self._metrics.upstream_up.labels(self._settings.engine.upstream).set(self._facts.up)
+        for route, (state, _) in self._facts.injection.states().items():
+            self._metrics.set_usage_injection(route, state)
         self._last = now
 
     def finished(self, exchange: Exchange, done: Measurement, model: str) -> None:

@@ -22,6 +22,7 @@ from prometheus_client import (
 from proxy import __version__
 from proxy.measurement import Measurement
 from proxy.published import Family, Published
+from proxy.usage_injection import STATES
 from proxy.workers_figures import WorkersFigures
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -309,10 +310,21 @@ class Metrics:
             "upstream",
             mode="mostrecent",
         )
+        self.usage_injection = gauge(
+            "usage_injection",
+            "1 for the state of usage injection that holds, else 0. learning: streams pass "
+            "unchanged until one has shown how they end; on: usage is asked for on behalf of "
+            "clients; off_unneeded: the engine tells it unasked; off_refused: it refuses the "
+            "wish; off_differs: more than one event differs with it; off_ignored: it tells no "
+            "usage all the same; off_setting: inject_usage = false. Of several workers each "
+            "learns by itself: 1 for every state that holds in one of them.",
+            "route", "state",
+            mode="livemax",
+        )  # fmt: skip
         self.retries = counter(
             "upstream_retries_total",
             "Requests sent once more: a reused connection had died before any response byte, or "
-            "the engine refused stream_options.",
+            "a request with the wish for usage had not the response that it should have.",
         )
         self.observer_errors = counter(
             "observer_errors_total",
@@ -393,6 +405,11 @@ class Metrics:
         """Figures of the moment of one model."""
         self._child(self.requests_in_flight, model).set(in_flight)
         self._child(self.output_rate, model).set(output_rate)
+
+    def set_usage_injection(self, route: str, state: str) -> None:
+        """The state that holds for a route."""
+        for each in STATES:
+            self._child(self.usage_injection, route, each).set(each == state)
 
     def add_token_events(self, model: str, events: int) -> None:
         """Count token events of running streams."""

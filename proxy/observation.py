@@ -15,18 +15,14 @@ from proxy.engine import EngineFacts
 from proxy.exchange import Exchange
 from proxy.measurement import Measurement, Outcome
 from proxy.settings import Settings
-from proxy.wire.injection import (
-    REFUSAL_STATUSES,
-    UsageEventFilter,
-    inject,
-    refuses_injection,
-)
+from proxy.usage_injection import kind_of
+from proxy.usage_wish import UsageWish, Verdict
+from proxy.wire.injection import inject
 from proxy.wire.request import Asked, read_request
 from proxy.wire.routes import READERS, classify
+from proxy.wire.usage_filter import UsageEventFilter
 
 logger = logging.getLogger("tokgauge")
-
-_INJECTED_ROUTES = ("chat_completions", "completions")
 
 
 class Observer:
@@ -42,6 +38,7 @@ class Observer:
         later: Callable[[Callable[[], None]], object] = lambda flush: flush(),
     ) -> None:  # fmt: skip
         self.facts = facts
+        facts.injection.enabled = settings.inject_usage
         self.live: set[Exchange] = set()
         self._generating: set[Exchange] = set()
         self._settings = settings
@@ -89,11 +86,6 @@ class Observer:
     def observed_body_bytes(self) -> int:
         """Largest request body that is read."""
         return self._settings.observed_body_bytes
-
-    @property
-    def injects(self) -> bool:
-        """Whether usage may be asked for on behalf of clients."""
-        return self._settings.inject_usage and not self.facts.refuses_injection
 
     def finish(self, exchange: Exchange, at: float, outcome: Outcome) -> None:
         """An exchange has ended: it stays in the live set until `flush`, which comes soon."""
@@ -143,8 +135,8 @@ class Observation:
     """
 
     __slots__ = (
-        "_at", "_exchange", "_failed", "_filter", "_id", "_may_hide", "_method",
-        "_observer", "_received", "_route", "_suspects", "id",
+        "_at", "_exchange", "_failed", "_filter", "_id", "_method", "_observer", "_received",
+        "_route", "_wish", "id",
     )  # fmt: skip
 
     def __init__(
@@ -158,8 +150,7 @@ class Observation:
         self._exchange: Exchange | None = None
         self._filter: UsageEventFilter | None = None
         self._failed = False
-        self._may_hide = False
-        self._suspects = False
+        self._wish: UsageWish | None = None
         self._id = exchange_id
         self.id = exchange_id.encode()
 
@@ -195,20 +186,23 @@ class Observation:
                 self._exchange.request_received(at, asked, body)
             else:
                 self._received = (at, asked, body)
-            if (
-                asked is None
-                or body is None
-                or self._route not in _INJECTED_ROUTES
-                or not self._observer.injects
-            ):
-                return None
-            changed = inject(body, asked)
-            self._may_hide = changed is not None
-            return changed
+            return None if asked is None or body is None else self._wished(body, asked)
         except Exception as error:  # border: measuring must not harm the traffic
             self._fail("request", error)
-            self._may_hide = False
+            self._wish = None
             return None
+
+    def _wished(self, body: bytes, asked: Asked) -> bytes | None:
+        """The body with a wish for usage, where the engine is known to bear it."""
+        known = self._observer.facts.injection.of(self._route)
+        kind = kind_of(asked)
+        if known is None or known.off or kind in known.unneeded:
+            return None
+        changed = inject(body, asked)
+        if changed is None:
+            return None
+        self._wish = wish = UsageWish(known, kind)
+        return None if wish.teaches else changed
 
     def request_sent(self, at: float | None) -> None:
         """The engine has the whole request; None when it answered before that."""
@@ -225,31 +219,39 @@ class Observation:
         if self._exchange is not None:
             self._exchange.retried = True
 
-    def may_be_refused(self, status: int) -> bool:
-        """Whether an answer with this status may be about what was injected."""
-        return self._may_hide and status in REFUSAL_STATUSES
+    def judge_head(self, status: int, content: Mapping[str, str]) -> Verdict:
+        """Whether the head of the answer to a changed request may go to the client."""
+        return self._judge(lambda wish: wish.judge_head(status, content))
 
-    def injection_refused(self, body: bytes) -> bool:
-        """Whether the engine refused the changed body, so that the original shall be sent."""
-        self._suspects = refuses_injection(body)
-        self._may_hide = not self._suspects
-        return self._suspects
+    def judge_first(self, data: bytes) -> Verdict:
+        """The same, when these first bytes of its body are here."""
+        return self._judge(lambda wish: wish.judge_first(data))
 
-    def hides(self, status: int, headers: Mapping[str, str]) -> bool:
+    def broke_off(self) -> Verdict:
+        """The same, when the answer to a changed request has ended before an event of it came."""
+        return self._judge(lambda wish: wish.broke_off())
+
+    def _judge(self, judge: Callable[[UsageWish], Verdict]) -> Verdict:
+        if self._wish is None:
+            return "goes"
+        try:
+            return judge(self._wish)
+        except Exception as error:  # border: measuring must not harm the traffic
+            self._fail("injection", error)
+            return "goes"
+
+    def hides(self, status: int, content: Mapping[str, str]) -> bool:
         """Whether bytes may be cut out of the answer with this head: then all go by `onward`."""
-        if self._suspects and status < 400:
-            # Refused with it, accepted without it: no quotation of the client's own words.
-            self._observer.facts.refuses_injection = True
-        if not self._may_hide:
+        wish = self._wish
+        if wish is None:
             return False
-        encoded = headers.get("content-encoding", "identity") != "identity"
-        if encoded and status < 400:
-            # It compresses although it was asked not to: the event cannot be hidden there.
-            self._observer.facts.refuses_injection = True
-        if encoded or not headers.get("content-type", "").startswith("text/event-stream"):
+        try:
+            hides = wish.begins(status, content)
+        except Exception as error:  # border: measuring must not harm the traffic
+            self._fail("injection", error)
             return False
-        self._filter = UsageEventFilter()
-        return True
+        self._filter = wish.filter
+        return hides
 
     def answer_begins(self, status: int, headers: Mapping[str, str]) -> None:
         """The head of the answer."""
@@ -306,8 +308,23 @@ class Observation:
             self._fail("filter", error)
             return held + data
 
+    @property
+    def holds_event(self) -> bool:
+        """Whether a whole event is held: `release` it when nothing else comes soon."""
+        return self._filter is not None and self._filter.holds_event
+
+    def release(self) -> bytes:
+        """The event that is held, to go to the client now."""
+        hiding = self._filter
+        return hiding.release() if hiding is not None else b""
+
     def chunk(self, at: float, data: bytes) -> None:
         """Any other bytes of the answer that arrived at `at`; the client has got them."""
+        if self._wish is not None and self._wish.learns:
+            try:
+                self._wish.came(data)
+            except Exception as error:  # border: measuring must not harm the traffic
+                self._fail("injection", error)
         exchange = self._exchange
         if exchange is not None:
             try:
@@ -326,6 +343,10 @@ class Observation:
 
     def end(self, outcome: Outcome) -> None:
         """The exchange is over."""
+        try:
+            self._judge_end(outcome)
+        except Exception as error:  # border: measuring must not harm the traffic
+            self._fail("injection", error)
         exchange = self._exchange
         if exchange is None:
             return
@@ -333,6 +354,13 @@ class Observation:
             self._observer.finish(exchange, monotonic(), outcome)
         except Exception as error:  # border: measuring must not harm the traffic
             self._fail("end", error)
+
+    def _judge_end(self, outcome: Outcome) -> None:
+        cut = outcome == "upstream_incomplete"
+        wish = self._wish
+        blamed = wish.ends(complete=outcome == "ok", cut=cut) if wish is not None else False
+        if (cut and not blamed) or outcome == "upstream_unreachable":
+            self._observer.facts.injection.begin_anew()
 
     def refused(self, status: int) -> None:
         """The proxy answers by itself with `status`."""

@@ -140,6 +140,10 @@ def own_pages(
                 # In a thread like the metrics: workers' values are read from files.
                 "live": await asyncio.to_thread(_live_samples, registry),
                 "problems": problems(),
+                "usage_injection": {
+                    route: {"state": state, "why": why}
+                    for route, (state, why) in readiness.facts.injection.states().items()
+                },
                 "version": __version__,
             },
             headers=_FOR_BROWSERS | {"Content-Security-Policy": _NOT_A_PAGE},

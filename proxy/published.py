@@ -36,6 +36,7 @@ class Figures(msgspec.Struct, frozen=True):
     tokens_per_step: float | None = None
     kv_cache_dtype: str | None = None
     engine_is_patient: bool = False
+    engine_started_at: float | None = None
     verdict: dict[str, object] | None = None
     """The verdict as plain JSON values: see `proxy.diagnosis.verdict`."""
 

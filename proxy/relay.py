@@ -147,7 +147,7 @@ class Carriage:
         try:
             delivery.stream = self._relay.upstream.exchange_at_once(
                 request, body if changed is None else changed, delivery,
-                identity=changed is not None,
+                changed=changed is not None,
             )  # fmt: skip
         except httpx2.LocalProtocolError as error:
             failure = error
@@ -316,7 +316,7 @@ class Carriage:
         try:
             delivery.stream = await self._relay.upstream.exchange(
                 request, self._upload or (self._body if changed is None else changed), delivery,
-                identity=changed is not None, fresh=fresh,
+                changed=changed is not None, fresh=fresh,
             )  # fmt: skip
         except httpx2.TransportError as error:
             return error

@@ -65,49 +65,51 @@ class Upstream:
 
     async def exchange(
         self, request: ClientRequest, body: bytes | httpx2.AsyncByteStream, listener: Listener, *,
-        identity: bool, fresh: bool = False,
+        changed: bool, fresh: bool = False,
     ) -> EngineStream:  # fmt: skip
         """Send a client's request; its answer goes to `listener`. Returns when it is under way.
 
-        body: what is sent, whatever the request's own is. identity: the answer must not be
-        compressed. fresh: on a new connection. Raises what prevents the sending.
+        body: what is sent. changed: it is not the request's own. fresh: on a new connection. Raises
+        what prevents the sending.
         """
         length = len(body) if isinstance(body, bytes) else None
         try:
             return await self.transport.exchange(
                 self._origin, request.method, self._prefix + request.target,
-                self._headers(request, length, identity), body, listener,
+                self._headers(request, length, changed), body, listener,
                 reads_body=_reads_body(request), fresh=fresh,
             )  # fmt: skip
         except (httpx2.ConnectError, httpx2.ConnectTimeout):
-            self.facts.up = False
+            self._lost()
             raise
 
     def exchange_at_once(
-        self, request: ClientRequest, body: bytes, listener: Listener, *, identity: bool
+        self, request: ClientRequest, body: bytes, listener: Listener, *, changed: bool
     ) -> EngineStream | None:
         """`exchange` if there is an idle connection; else None, and nothing has happened."""
         return self.transport.exchange_at_once(
             self._origin, request.method, self._prefix + request.target,
-            self._headers(request, len(body), identity), body, listener,
+            self._headers(request, len(body), changed), body, listener,
             reads_body=_reads_body(request),
         )  # fmt: skip
 
-    def _headers(self, request: ClientRequest, length: int | None, identity: bool) -> list[Header]:
+    def _headers(self, request: ClientRequest, length: int | None, changed: bool) -> list[Header]:
         incoming = request.incoming
         host = self.host
         if host is None and not incoming.hosts:
             host = self.own_host  # HTTP/1.0 knows no Host, HTTP/1.1 requires one
         return incoming.to_engine(
             host=host,
-            body_length=length if identity and not incoming.codings else None,
-            identity=identity,
+            body_length=length if changed and not incoming.codings else None,
         )
+
+    def _lost(self) -> None:
+        """There is no connection to the engine: it may come back as another version."""
+        self.facts.up = False
+        self.facts.injection.begin_anew()
 
     def answers(self) -> None:
         """The engine has answered something."""
-        if self.facts.up is False:
-            self.facts.refuses_injection = False  # it may have come back as another version
         self.facts.up = True
 
     async def poll_when_it_may(self) -> None:
@@ -151,7 +153,10 @@ class Upstream:
         except AnswerTooLarge:
             return 200, b""  # as unreadable as a cut one
         except (httpx2.HTTPError, TimeoutError) as error:
-            self.facts.up = False
+            if isinstance(error, TimeoutError | httpx2.ReadTimeout):
+                self.facts.up = False
+            else:
+                self._lost()
             logger.debug("the engine at %s does not answer: %r", self.address, error)
             return None
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.chat import CHAT, ask, whole_answer
 from tests.support.client import RawClient
-from tests.support.engine import ScriptedEngine
+from tests.support.engine import ScriptedEngine, stream
 from tests.support.metrics import Scrape, Watch, scrape
 
 if TYPE_CHECKING:
@@ -28,6 +29,12 @@ class Rig:
     @property
     def port(self) -> int:
         return self.proxy.port
+
+    def teach(self, *events: bytes, path: str = CHAT, **fields: Any) -> None:
+        """Show the proxy one stream, after which it asks this engine for usage on such requests."""
+        self.engine.on(path, stream(*(events or whole_answer("a", "b", usage=False))))
+        assert ask(self.port, asked=False, path=path, **fields).status == 200
+        self.engine.forget()
 
     def client(self, timeout: float = 15.0, receive_buffer: int | None = None) -> RawClient:
         return RawClient(self.port, timeout, receive_buffer)
@@ -61,8 +68,12 @@ def shared_proxy(shared_engine: ScriptedEngine) -> Iterator["BackgroundProxy"]:
 
 @pytest.fixture
 def rig(shared_engine: ScriptedEngine, shared_proxy: "BackgroundProxy") -> Rig:
-    """The proxy with default settings that most tests share; the engine starts without scripts."""
+    """The proxy with default settings that most tests share; the engine starts without scripts.
+
+    For the proxy it is another engine than that of the test before: nothing is known of it.
+    """
     shared_engine.forget()
+    shared_proxy._server._readiness.facts.injection.begin_anew()
     return Rig(shared_engine, shared_proxy)
 
 

@@ -174,20 +174,19 @@ def test_replayed_in_every_cutting(rig: Rig, name: str) -> None:
     check_counts(first, expected)
 
 
-def without_usage_event(body: bytes) -> tuple[bytes, bytes]:
-    """The body without its usage event: as it is, and with `system_fingerprint` moved.
-
-    vLLM puts the fingerprint on the last data event: the usage event, or without one the finish
-    event. The second form is what it would have sent unasked; the first is left when the finish
-    event had gone before the usage event came, as no event may be held back.
+def as_unasked(body: bytes) -> bytes:
+    """The stream that vLLM sends without the wish: `system_fingerprint` rides on every event with
+    which a choice finishes, and there is no usage event.
     """
     found = re.search(rb'data: [^\n]*"choices":\[\],"usage":[^\n]*\n\n', body)
     assert found is not None
-    before, after = body[: found.start()], body[found.end() :]
     fingerprint = re.search(rb',"system_fingerprint":"[^"]*"', found.group())
     assert fingerprint is not None
-    assert before.endswith(b"}\n\n")
-    return before + after, before[:-3] + fingerprint.group() + b"}\n\n" + after
+    rest = body[: found.start()] + body[found.end() :]
+    stamped = rb"\g<0>" + fingerprint.group() + b"}"
+    return re.sub(rb'data: [^\n]*"finish_reason":"[^\n]*(?=\}\n\n)', stamped, rest).replace(
+        fingerprint.group() + b"}}\n", fingerprint.group() + b"}\n"
+    )
 
 
 @pytest.mark.parametrize("options", [None, {"include_usage": False}], ids=["unasked", "refused"])
@@ -200,13 +199,13 @@ def test_injected_usage_is_hidden_in_every_cutting(
     body = {**expected["body"], "stream_options": options}
     if options is None:
         del body["stream_options"]
+    unasked = as_unasked(capture.body)
+    plain = [capture.head, b"%x\r\n%b\r\n0\r\n\r\n" % (len(unasked), unasked)]
+    assert exchange(rig, {**expected, "end": "complete"}, body, plain).body == unasked
     watch = Watch(rig.port)
-    as_it_is, fingerprint_moved = without_usage_event(capture.body)
     for cutting in CUTTINGS:
         response = exchange(rig, expected, body, cutting(capture))
-        # The fingerprint can move only while the finish event is still here: no event waits for it.
-        allowed = {fingerprint_moved} if cutting is at_once else {as_it_is, fingerprint_moved}
-        assert bytes(response.body) in allowed, cutting.__name__
+        assert bytes(response.body) == unasked, cutting.__name__
         assert end_to_end(response.head) == end_to_end(capture.head)
         assert response.clean
         check_counts(measured(watch.after()), expected)

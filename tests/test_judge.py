@@ -189,6 +189,7 @@ def test_the_share_of_a_stream_alone_is_told_with_its_reason() -> None:
         running_engine(profile) as url,
         BackgroundProxy(Settings(upstream=url, nvml=False, **INPUTS, **FAST)) as proxy,
     ):
+        ask(proxy.url, 1, 4)  # shows how streams end: usage is asked for from now on
         ask(proxy.url, 1, 40)  # tells how many tokens an event carries
         time.sleep(0.7)
         ask(proxy.url, 8, 200, words=12_000)  # the prompts are out of the window at the end
@@ -258,6 +259,7 @@ def test_requests_say_whether_they_were_alone_and_contended(
     with running_engine(profile) as url, BackgroundProxy(Settings(upstream=url, **FAST)) as proxy:
         nvml.scene = acts[0].gpu
         published(proxy, "ceiling_tokens_per_second", basis="streamed")
+        ask(proxy.url, 1, 4)  # shows how streams end: usage is asked for from now on
         ask(proxy.url, 1, 40)  # tells how many tokens an event carries
         time.sleep(2.2)
         ask(proxy.url, 1, 60)

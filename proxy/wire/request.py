@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from proxy.wire.answer import UNREADABLE
+
+Wish = Literal["absent", "null", "unset", "unset_null", "false", "true", "unreadable"]
+"""What a request says about usage. absent: no `stream_options`; null: they are null; unset: an
+object without `include_usage`; unset_null: `include_usage` is null; false and true: it is that;
+unreadable: anything else. vLLM takes `unset` for true, so each is a case of its own.
+"""
+
+ADDABLE = frozenset(("absent", "null", "unset", "unset_null", "false"))
+"""Those to which a wish for usage may be added."""
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -16,19 +25,22 @@ class Asked(msgspec.Struct, frozen=True):
     stream: bool = False
     max_tokens: int | None = None
     echo: bool = False
-    usage_wished: bool | None = None
-    """`stream_options.include_usage` is true; None: there is a wish that cannot be read."""
+    wish: Wish = "absent"
     continuous_usage: bool = False
+    several: bool = False
+    """The response may have more than one choice."""
 
 
 class _Body(msgspec.Struct):
     model: Any = None
     stream: Any = None
-    stream_options: Any = None
+    stream_options: Any = msgspec.UNSET
     max_tokens: Any = None
     max_completion_tokens: Any = None
     max_output_tokens: Any = None
     echo: Any = None
+    n: Any = None
+    prompt: msgspec.Raw = msgspec.Raw()
 
 
 _decode = msgspec.json.Decoder(_Body).decode
@@ -43,16 +55,33 @@ def read_request(body: bytes) -> Asked | None:
     model = asked.model
     if not isinstance(model, str):
         model = None
-    usage_wished: bool | None = False
-    continuous = False
     options = asked.stream_options
-    if isinstance(options, dict):
-        usage_wished = bool(options.get("include_usage"))
-        continuous = bool(options.get("continuous_usage_stats"))
-    elif options is not None:
-        usage_wished = None
-    limit = _first_limit(asked)
-    return Asked(model, asked.stream is True, limit, asked.echo is True, usage_wished, continuous)
+    return Asked(
+        model=model,
+        stream=asked.stream is True,
+        max_tokens=_first_limit(asked),
+        echo=asked.echo is True,
+        wish=_wish(options),
+        continuous_usage=isinstance(options, dict) and bool(options.get("continuous_usage_stats")),
+        several=asked.n not in (None, 1) or memoryview(asked.prompt)[:1].tobytes() == b"[",
+    )
+
+
+def _wish(options: Any) -> Wish:
+    if options is msgspec.UNSET:
+        return "absent"
+    if options is None:
+        return "null"
+    if not isinstance(options, dict):
+        return "unreadable"
+    if "include_usage" not in options:
+        return "unset"
+    wish = options["include_usage"]
+    if wish is None:
+        return "unset_null"
+    if wish is True:
+        return "true"
+    return "false" if wish is False else "unreadable"
 
 
 def _first_limit(asked: _Body) -> int | None:

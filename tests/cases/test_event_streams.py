@@ -54,6 +54,7 @@ def cut(data: bytes, points: list[int]) -> list[bytes]:
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"], ids=["LF", "CRLF", "CR"])
 def test_case_01_line_ends(rig: Rig, line_end: bytes, space: bool, asked: bool) -> None:
     events = with_line_end(whole_answer("a", "b", "c"), line_end, space)
+    rig.teach(*events[:-2], events[-1])
     rig.engine.on(CHAT, stream(*events))
     watch = rig.watch()
     response = ask(rig.port, asked=asked)
@@ -122,6 +123,7 @@ def test_case_02_any_cutting(
     ]
     events = with_line_end([*events, DONE], line_end)
     data = b"".join(events)
+    rig.teach()
 
     async def script(c: Conversation) -> None:
         await c.send(EVENT_STREAM)

@@ -36,6 +36,7 @@ def test_no_event_of_many_streams_is_handed_over_late(
     new_rig: Callable[..., Rig], asked: bool
 ) -> None:
     rig = new_rig()
+    rig.teach()
     sent: list[tuple[int, float]] = []  # how many bytes of body were on their way, and when
     shown = [ROLE, A, A, A, END]
 

@@ -15,11 +15,9 @@ from tests.support.client import JSON, Response, fetch, post
 from tests.support.engine import (
     DONE,
     ROLE,
-    Conversation,
     answer,
     chat_event,
     event,
-    json_answer,
     send,
     stream,
     usage_event,
@@ -78,6 +76,8 @@ CHANGED = {
 @pytest.mark.parametrize("name", CHANGED)
 def test_case_21_streams_without_a_wish_are_asked_for(rig: Rig, name: str, path: str) -> None:
     original = CHANGED[name]
+    exchange(rig, original, path)  # the first stream of its kind teaches
+    rig.engine.forget()
     received = exchange(rig, original, path)
     document = json.loads(received)
     assert document["stream_options"]["include_usage"] is True
@@ -108,12 +108,20 @@ UNCHANGED = {
     "empty": b"",
     "options_text": b'{"stream_options":"yes",' + WANT + b"}",
     "options_list": b'{"stream_options":[],' + WANT + b"}",
+    "wish_text": b'{"stream_options":{"include_usage":"false"},' + WANT + b"}",
+    "wish_empty_text": b'{"stream_options":{"include_usage":""},' + WANT + b"}",
+    "wish_zero": b'{"stream_options":{"include_usage":0},' + WANT + b"}",
+    "wish_one": b'{"stream_options":{"include_usage":1},' + WANT + b"}",
+    "wish_list": b'{"stream_options":{"include_usage":[]},' + WANT + b"}",
 }
 
 
 @pytest.mark.parametrize("name", UNCHANGED)
 def test_case_21_the_rest_passes_bit_for_bit(rig: Rig, name: str) -> None:
-    assert exchange(rig, UNCHANGED[name]) == UNCHANGED[name]
+    rig.teach()
+    for _ in range(2):
+        rig.engine.forget()
+        assert exchange(rig, UNCHANGED[name]) == UNCHANGED[name]
 
 
 EITHER = {
@@ -130,6 +138,7 @@ EITHER = {
 def test_case_21_doubtful_bodies_keep_their_meaning(rig: Rig, name: str) -> None:
     """Leaving it is right, and so is asking, if it reads as the engine (last key wins) does."""
     original = EITHER[name]
+    rig.teach()
     received = exchange(rig, original)
     if received != original:
         wished = json.loads(original.decode("utf-8-sig"))
@@ -139,6 +148,7 @@ def test_case_21_doubtful_bodies_keep_their_meaning(rig: Rig, name: str) -> None
 
 
 def test_case_21_eight_megabytes(rig: Rig) -> None:
+    rig.teach()
     image = b"data:image/png;base64," + b"iVBORw0K" * 2**20
     original = b'{"stream":true,"messages":[{"content":"' + image + b'"}]}'
     received = exchange(rig, original)
@@ -149,6 +159,7 @@ def test_case_21_eight_megabytes(rig: Rig) -> None:
 
 
 def test_case_21_gzip_body(rig: Rig) -> None:
+    rig.teach()
     body = gzip.compress(b"{" + WANT + b"}")
     assert exchange(rig, body, CHAT, ("Content-Encoding", "gzip")) == body
 
@@ -158,18 +169,23 @@ def test_case_21_gzip_body(rig: Rig) -> None:
 )
 def test_case_21_other_routes_are_never_changed(rig: Rig, path: str) -> None:
     body = b"{" + WANT + b"}"
-    assert exchange(rig, body, path) == body
+    for _ in range(2):
+        rig.engine.forget()
+        assert exchange(rig, body, path) == body
 
 
 def test_case_21_continuous_stats_alone_stay_without_effect(rig: Rig) -> None:
     """The engine ignores them without `include_usage`; asking for it must not wake them up."""
     original = b'{"stream_options":{"continuous_usage_stats":true},' + WANT + b"}"
+    exchange(rig, original)
+    rig.engine.forget()
     options = json.loads(exchange(rig, original))["stream_options"]
     assert not (options.get("include_usage") and options.get("continuous_usage_stats"))
 
 
 def test_case_21_can_be_switched_off(new_rig: Callable[..., Rig]) -> None:
     rig = new_rig(inject_usage=False)
+    rig.teach()
     body = b"{" + WANT + b"}"
     assert exchange(rig, body) == body
     events = whole_answer("a", "b")
@@ -178,6 +194,7 @@ def test_case_21_can_be_switched_off(new_rig: Callable[..., Rig]) -> None:
 
 
 def test_case_21_chunked_upload(rig: Rig) -> None:
+    rig.teach()
     rig.engine.on(CHAT, stream(*whole_answer("a", "b")))
     body = b"{" + WANT + b"}"
     chunked = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
@@ -185,81 +202,6 @@ def test_case_21_chunked_upload(rig: Rig) -> None:
         client.request("POST", CHAT, [JSON, ("Transfer-Encoding", "chunked")]).send(chunked)
         response = client.read_response()
     assert response.body == b"".join(whole_answer("a", "b", usage=False))
-    assert json.loads(rig.engine.requests[0].body)["stream_options"] == {"include_usage": True}
-
-
-def refusal(message: str, status: str = "400 Bad Request") -> bytes:
-    error = {"message": message, "type": "invalid_request_error", "param": None, "code": 400}
-    return json_answer({"error": error}, status)
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        "unknown field stream_options",
-        "[{'type': 'extra_forbidden', 'loc': ('body', 'stream_options'), 'msg': 'Extra inputs'}]",
-    ],
-)
-def test_case_22_engine_that_refuses_is_spared(new_rig: Callable[..., Rig], message: str) -> None:
-    rig = new_rig()
-
-    async def strict(c: Conversation) -> None:
-        if b"stream_options" in c.request.body:
-            await c.send(refusal(message))
-        else:
-            await stream(ROLE, A, STOP, DONE)(c)
-
-    rig.engine.on(CHAT, strict)
-    watch = rig.watch()
-    original = body_of()
-    for _ in range(2):
-        response = post(rig.port, CHAT, original)
-        assert response.status == 200
-        assert response.body == ROLE + A + STOP + DONE
-        assert watch.after().outcomes == {"ok": 1}
-    first, second, third = [bytes(r.body) for r in rig.engine.requests]
-    assert b"stream_options" in first
-    assert second == third == original
-
-
-def test_case_22_other_refusals_pass(new_rig: Callable[..., Rig]) -> None:
-    rig = new_rig()
-    rig.engine.on(CHAT, send(refusal("max_tokens must be at least 1")))
-    response = ask(rig.port, asked=False)
-    assert response.status == 400
-    assert b"max_tokens must be" in response.body
-    assert len(rig.engine.requests) == 1
-
-
-def test_case_22_a_refusal_of_the_clients_own_wish_passes(new_rig: Callable[..., Rig]) -> None:
-    rig = new_rig()
-    rig.engine.on(CHAT, send(refusal("unknown field stream_options")))
-    response = ask(rig.port, asked=True)
-    assert response.status == 400
-    assert b"unknown field stream_options" in response.body
-    assert len(rig.engine.requests) == 1
-
-
-def test_case_22_still_refused_without_it(new_rig: Callable[..., Rig]) -> None:
-    rig = new_rig()
-    rig.engine.on(
-        CHAT, send(refusal("unknown field stream_options")), send(refusal("no such model"))
-    )
-    response = ask(rig.port, asked=False)
-    assert response.status == 400
-    assert b"no such model" in response.body
-    assert len(rig.engine.requests) == 2
-
-
-def test_case_22_an_echo_of_the_name_is_no_refusal(new_rig: Callable[..., Rig]) -> None:
-    """Engines quote what a client sent: its text must not switch the asking off for all."""
-    rig = new_rig()
-    quoting = refusal("temperature: input should be a number, input: 'stream_options'")
-    rig.engine.on(CHAT, send(quoting))
-    assert ask(rig.port, asked=False, temperature="stream_options").status == 400
-    rig.engine.forget()
-    rig.engine.on(CHAT, stream(*whole_answer("a", "b")))
-    assert ask(rig.port, asked=False).status == 200
     assert json.loads(rig.engine.requests[0].body)["stream_options"] == {"include_usage": True}
 
 
@@ -273,13 +215,12 @@ USAGE = json.loads(usage_event(2)[6:])["usage"]
         chat_event("", finish="stop", usage=USAGE),
         event({"choices": [], "prompt_filter_results": []}),
         event({"choices": [], "usage": None}),
-        event({"usage": USAGE}),
-        event({"choices": None, "usage": USAGE}),
         b": comment choices [] usage\n\n",
     ],
-    ids=["text", "finish", "filter", "null_usage", "no_choices", "null_choices", "comment"],
+    ids=["text", "finish", "filter", "null_usage", "comment"],
 )
 def test_case_23_only_the_usage_event_is_hidden(rig: Rig, kept: bytes) -> None:
+    rig.teach()
     rig.engine.on(CHAT, stream(ROLE, A, kept, STOP, usage_event(2), DONE))
     response = ask(rig.port, asked=False)
     assert response.body == ROLE + A + kept + STOP + DONE
@@ -301,6 +242,7 @@ def test_case_23_only_the_usage_event_is_hidden(rig: Rig, kept: bytes) -> None:
 def test_case_23_together_with_other_events(
     rig: Rig, payloads: list[bytes], expected: bytes | None
 ) -> None:
+    rig.teach()
     rig.engine.on(CHAT, stream(*payloads))
     watch = rig.watch()
     response = ask(rig.port, asked=False)
@@ -317,6 +259,7 @@ def test_case_23_together_with_other_events(
 
 def test_case_23_hiding_in_an_answer_with_a_content_length(rig: Rig) -> None:
     """Some engines send a short stream as one body: then the length must fit what is left."""
+    rig.teach()
     body = b"".join(whole_answer("a", "b"))
     rig.engine.on(CHAT, send(answer(body, content_type="text/event-stream")))
     response = ask(rig.port, asked=False)
@@ -325,6 +268,7 @@ def test_case_23_hiding_in_an_answer_with_a_content_length(rig: Rig) -> None:
 
 
 def test_case_23_an_error_after_injection_passes(rig: Rig) -> None:
+    rig.teach()
     error = b'{"error": {"message": "context length", "code": 400},   "choices":[]}'
     rig.engine.on(CHAT, send(answer(error, "400 Bad Request")))
     response = ask(rig.port, asked=False)
@@ -352,6 +296,8 @@ def test_case_24_no_empty_choices_unasked(
     places = sorted({p % len(data) for p in points} - {0})
     pieces = [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]
     rig.engine.forget()
+    for form in ({}, *([options] if options else ())):
+        rig.teach(**form)
     rig.engine.on(CHAT, stream(*pieces))
     response = post(rig.port, CHAT, {**chat_request(asked=asked), **({} if asked else options)})
     assert ([] in seen_choices(response)) is asked
@@ -360,6 +306,7 @@ def test_case_24_no_empty_choices_unasked(
 
 def test_case_24_answers_to_clients_that_were_spared_the_event_end_at_once(rig: Rig) -> None:
     """The hidden event is the last before [DONE]; hiding it must not keep [DONE] waiting."""
+    rig.teach()
     rig.engine.on(CHAT, stream(ROLE, A, STOP, usage_event(1), DONE))
     with rig.client(5) as client:
         for _ in range(3):

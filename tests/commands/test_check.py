@@ -318,14 +318,38 @@ def test_a_card_that_is_named_wrong(url: str, name: str, words: str) -> None:
     assert ("ceiling", "gpu") not in given
 
 
+def by_wish(wished: Script) -> Script:
+    """An engine that streams one token, and answers like this to the wish for usage."""
+
+    async def script(c: Conversation) -> None:
+        await (wished if b"include_usage" in c.request.body else stream(*ONE_TOKEN, DONE))(c)
+
+    return script
+
+
+async def _dies(conversation: Conversation) -> None:
+    conversation.reset()
+
+
 ONE_TOKEN = (ROLE, chat_event("Hi"), chat_event({}, finish="length"))
 
 
 @pytest.mark.parametrize(
     ("script", "state", "value", "words"),
     [
-        (stream(*ONE_TOKEN, usage_event(1), DONE), "ok", True, "accepted"),
+        (by_wish(stream(*ONE_TOKEN, usage_event(1), DONE)), "ok", True, "accepted: streams"),
+        (stream(*ONE_TOKEN, usage_event(1), DONE), "ok", True, "not needed"),
         (stream(*ONE_TOKEN, DONE), "warning", False, "sends no usage"),
+        (by_wish(stream(*ONE_TOKEN)), "warning", False, "differs with it: only one"),
+        (
+            by_wish(stream(usage_event(1), *ONE_TOKEN, DONE)),
+            "warning",
+            False,
+            "differs with it",
+        ),
+        (by_wish(stream()), "warning", False, "refuses stream_options"),
+        (by_wish(_dies), "warning", False, "refuses stream_options"),
+        (by_wish(send(json_answer({}, "404 Not Found"))), "warning", False, "refuses stream_opt"),
         (
             send(json_answer({"error": {"message": "unknown field stream_options"}}, "400 Bad")),
             "warning",
@@ -351,10 +375,6 @@ def test_no_token_is_generated_when_nothing_is_injected(engine: ScriptedEngine) 
     found = findings("--upstream", engine.url, "--no-inject-usage")
     assert found["engine", "usage injection"]["state"] == "ok"
     assert all(request.method == "GET" for request in engine.background)
-
-
-async def _dies(conversation: Conversation) -> None:
-    conversation.reset()
 
 
 def test_an_engine_that_dies_while_it_is_asked(engine: ScriptedEngine) -> None:

@@ -16,9 +16,10 @@ from proxy.wire import template
 from proxy.wire.answer import AnswerReader
 from proxy.wire.chat import ChatReader
 from proxy.wire.completions import CompletionsReader
-from proxy.wire.injection import UsageEventFilter
+from proxy.wire.manners import Lesson
 from proxy.wire.request import Asked
 from proxy.wire.sse import EventReader
+from proxy.wire.usage_filter import UsageEventFilter
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 
@@ -35,6 +36,12 @@ def event(delta: dict[str, Any], **choice: Any) -> bytes:
 
 PLAIN = event({"content": " the"})
 BEFORE, AFTER = PLAIN.split(b" the")
+
+
+LESSON = Lesson()
+LESSON.feed(event({"content": ""}, finish_reason="stop") + b"data: [DONE]\n\n")
+MANNERS = LESSON.manners("text/event-stream")
+assert MANNERS is not None
 
 
 def text_event(text: bytes) -> bytes:
@@ -54,7 +61,7 @@ def begun(route: str, *, echo: bool = False) -> Exchange:
 def run(reads: list[bytes], *, learning: bool, echo: bool = False) -> dict[str, Any]:
     """What an exchange and the filter make of a stream; without learning, all is decoded."""
     exchange = begun("chat_completions", echo=echo)
-    hiding = UsageEventFilter()
+    hiding = UsageEventFilter(MANNERS, thorough=False)
     out: list[bytes] = []
     matched = 0
     for at, data in enumerate(reads):

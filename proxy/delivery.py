@@ -27,6 +27,10 @@ class InjectionRefused(Exception):  # noqa: N818 - a finding, not an error
     """The engine may refuse what was added to the request; the client's own shall be sent."""
 
 
+class UnlikeItsHead(httpx2.RemoteProtocolError):
+    """The client has got the head of an answer that was given up, and this one has another."""
+
+
 class Delivery:
     """The `Listener` of one answer.
 
@@ -34,13 +38,15 @@ class Delivery:
     and may be given up for that to the client's own request. answers: called when the head has
     come. settled: called once, in the end, with what the stream ended in, or with InjectionRefused.
 
-    begun: the client has got the head. stream: to be set when the request has been sent.
+    begun: nothing else can be sent instead any more. head_sent: the media type of the head that
+    the client has got, perhaps of an answer that was given up for this one; None for no head.
+    stream: to be set when the request has been sent.
     """
 
     __slots__ = (
         "_answers", "_client", "_content", "_in_proxy", "_injected", "_observation", "_pass_on",
         "_ready_at", "_release_timer", "_settled", "_withheld", "_withheld_head", "_write", "begun",
-        "stream", "take",
+        "head_sent", "stream", "take",
     )  # fmt: skip
 
     take: Callable[[float, bytes], bool]
@@ -48,6 +54,7 @@ class Delivery:
     def __init__(
         self, client: Client, observation: Observation, *, injected: bool,
         answers: Callable[[int], None], settled: Callable[[Exception | None], None],
+        head_sent: str | None = None,
     ) -> None:  # fmt: skip
         self._client = client
         self._observation = observation
@@ -61,7 +68,8 @@ class Delivery:
         self._withheld_head: ResponseReader | None = None
         self._withheld = b""
         self._release_timer: asyncio.TimerHandle | None = None
-        self.begun = False
+        self.head_sent = head_sent
+        self.begun = head_sent is not None
         self.stream: EngineStream | None = None
 
     def answered(self, head: ResponseReader, *, body_follows: bool) -> bool:
@@ -73,7 +81,8 @@ class Delivery:
             if verdict == "waits":
                 self._withheld_head = head
                 self.take = self._take_withheld
-                return True
+                # The same head would come without the wish, and the client has it as early.
+                return self._send_head(head, hides=True, body_follows=body_follows) or self._wait()
         return self._begin(head, body_follows=body_follows)
 
     def ended(self, error: Exception | None) -> None:
@@ -114,13 +123,12 @@ class Delivery:
         status, content = head.status, content_headers(head.headers)
         hides = observation.hides(status, content)
         self.begun = True
-        onward = to_client(
-            head.headers,
-            exchange_id=observation.id,
-            event_stream=content.get("content-type", "").startswith("text/event-stream"),
-            length_changes=hides,
-        )
-        keeps_up = self._client.begin(status, onward, body_follows=body_follows)
+        if self.head_sent is None:
+            keeps_up = self._send_head(head, hides=hides, body_follows=body_follows)
+        elif status == 200 and _media_type(content.get("content-type", "")) == self.head_sent:
+            keeps_up = True
+        else:
+            raise UnlikeItsHead(f"an answer of status {status} to a request that is sent again")
         if body_follows:
             self._content = (status, content)
             self.take = self._take_first
@@ -129,6 +137,17 @@ class Delivery:
         self._pass_on = self._client.chunk_writer(self._client_is_full)
         observation.answer_begins(status, content)
         return keeps_up or self._wait()
+
+    def _send_head(self, head: ResponseReader, *, hides: bool, body_follows: bool) -> bool:
+        content_type = content_headers(head.headers).get("content-type", "")
+        self.head_sent = _media_type(content_type)
+        onward = to_client(
+            head.headers,
+            exchange_id=self._observation.id,
+            event_stream=content_type.startswith("text/event-stream"),
+            length_changes=hides,
+        )
+        return self._client.begin(head.status, onward, body_follows=body_follows)
 
     def _take_first(self, at: float, data: bytes) -> bool:
         self.take = self._take
@@ -224,6 +243,10 @@ class Delivery:
         data, self._withheld = self._withheld, b""
         keeps_up = self._begin(head, body_follows=bool(data))
         return self.take(at or monotonic(), data) if data else keeps_up
+
+
+def _media_type(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
 
 
 def _says_nothing_else(error: Exception) -> bool:

@@ -308,8 +308,9 @@ class Carriage:
             if not done.done():
                 done.set_result(error)
 
+        head_sent = self._delivery.head_sent if self._delivery is not None else None
         self._drop_delivery()
-        delivery = self._delivery = self._new_delivery(settled)
+        delivery = self._delivery = self._new_delivery(settled, head_sent)
         # The exact moment comes with the answer; until then, and an answer that is not streamed
         # may take long, this one tells since when the engine has been busy with it.
         self._observation.request_sent(monotonic())
@@ -322,10 +323,12 @@ class Carriage:
             return error
         return await done
 
-    def _new_delivery(self, settled: Callable[[Exception | None], None]) -> Delivery:
+    def _new_delivery(
+        self, settled: Callable[[Exception | None], None], head_sent: str | None = None
+    ) -> Delivery:
         return Delivery(
             self._client, self._observation, injected=self._changed is not None,
-            answers=self._answers, settled=settled,
+            answers=self._answers, settled=settled, head_sent=head_sent,
         )  # fmt: skip
 
     def _answers(self, status: int) -> None:

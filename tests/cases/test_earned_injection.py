@@ -273,7 +273,7 @@ PAIRS = {
     "closed": refused(closes),
     "closed_after_the_head": refused(begins_and_closes),
     "empty": refused(stream()),
-    "empty_with_length": refused(send(answer(b"", content_type="text/event-stream"))),
+    "empty_with_length": refused(send(answer(b"", content_type="text/event-stream; charset=utf-8"))),
     "only_done": refused(stream(DONE)),
     "error_event": refused(stream(ERROR, DONE)),
     "named_error_event": refused(stream(b'event: error\ndata: {"detail":"no"}\n\n')),
@@ -621,7 +621,8 @@ def test_the_last_event_is_not_held_for_ever(rig: Rig) -> None:
     assert states(rig) == ["off_differs"]
 
 
-def test_the_head_waits_for_the_first_event_only_until_it_is_proven(rig: Rig) -> None:
+@pytest.mark.parametrize("proven", [True, False])
+def test_the_head_goes_at_once(rig: Rig, proven: bool) -> None:
     gate = threading.Event()
 
     async def waits(c: Conversation) -> None:
@@ -630,7 +631,9 @@ def test_the_head_waits_for_the_first_event_only_until_it_is_proven(rig: Rig) ->
         await c.chunk(ROLE, A, STOP, USAGE, DONE)
         await c.send(LAST_CHUNK)
 
-    prove(rig)
+    rig.teach()
+    if proven:
+        prove(rig)
     rig.engine.on(CHAT, waits)
     with rig.client(5) as client:
         response = client.request("POST", CHAT, [JSON], body_of()).read_head()
@@ -638,3 +641,26 @@ def test_the_head_waits_for_the_first_event_only_until_it_is_proven(rig: Rig) ->
         gate.set()
         client.read_body(response)
         assert response.body == ROLE + A + STOP + DONE
+
+
+def test_a_head_that_has_gone_out_for_another_answer(rig: Rig) -> None:
+    """A stream that begins with an error, and an error for the client's own request: it has a head
+    already, and what it gets must not look like success."""
+    rig.teach()
+    head_is_there = threading.Event()
+
+    async def error_event(c: Conversation) -> None:
+        await c.send(EVENT_STREAM)
+        await c.until(head_is_there)
+        await c.chunk(ERROR)
+
+    rig.engine.on(CHAT, by_wish(send(answer(b"{}", "400 Bad Request")), error_event))
+    watch = rig.watch()
+    with rig.client(5) as client:
+        response = client.request("POST", CHAT, [JSON], body_of()).read_head()
+        head_is_there.set()
+        client.read_body(response)
+    assert not response.clean
+    assert not response.body
+    assert watch.after().outcomes == {"upstream_incomplete": 1}
+    assert rig.scrape().total("observer_errors_total") is None

@@ -273,7 +273,9 @@ PAIRS = {
     "closed": refused(closes),
     "closed_after_the_head": refused(begins_and_closes),
     "empty": refused(stream()),
-    "empty_with_length": refused(send(answer(b"", content_type="text/event-stream; charset=utf-8"))),
+    "empty_with_length": refused(
+        send(answer(b"", content_type="text/event-stream; charset=utf-8"))
+    ),
     "only_done": refused(stream(DONE)),
     "error_event": refused(stream(ERROR, DONE)),
     "named_error_event": refused(stream(b'event: error\ndata: {"detail":"no"}\n\n')),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import msgspec
 
-from proxy.wire.lenient import PartlyReadError
-from proxy.wire.usage import RawUsage, Usage, interpret, merge, supersedes, tells_completion
+from proxy.wire.lenient import LenientDecoder, PartlyReadError
+from proxy.wire.usage import RawUsage, Usage, interpret, merge
 
 TOKEN = 1
 """Mark of an event: it carries a token of the model (reasoning included)."""
@@ -24,7 +23,7 @@ FINISH_REASONS = frozenset(
 
 _NO_USAGE = Usage()
 
-_T = TypeVar("_T")
+_T = TypeVar("_T", bound=msgspec.Struct)
 
 UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeError)
 """What decoding somebody else's JSON may raise (deep nesting exhausts the decoder's stack)."""
@@ -126,15 +125,27 @@ class AnswerReader:
     def _take_usage(self, usage: RawUsage) -> None:
         """Take the counts of an event whose own tokens have been counted."""
         pending = self.raw_usage
-        if pending is not None and not supersedes(usage, pending):
+        # Continuous usage tells all of it in each event, and only the last needs a closer look.
+        if pending is not None and (
+            usage.completion_tokens is None
+            or usage.prompt_tokens is None
+            or pending.prompt_tokens_details is not None
+            or pending.completion_tokens_details is not None
+        ):
             self.usage_seen = merge(self.usage_seen, interpret(pending))
         self.raw_usage = usage
-        if tells_completion(usage):
+        if usage.completion_tokens is not None or usage.output_tokens is not None:
             self.usage_events = self.token_events
 
-    def _decode(self, decode: Callable[[bytes], _T], data: bytes) -> _T | None:
+    def _decode(self, decoder: LenientDecoder[_T], data: bytes) -> _T | None:
         try:
-            return decode(data)
+            return decoder.strict(data)
+        except UNREADABLE:
+            return self._salvage(decoder, data)
+
+    def _salvage(self, decoder: LenientDecoder[_T], data: bytes) -> _T | None:
+        try:
+            return decoder.salvage(data)
         except PartlyReadError as error:
             self.unreadable += 1
             return cast(_T, error.rest)

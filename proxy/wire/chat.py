@@ -30,8 +30,6 @@ class _Chunk(Chunk):
     choices: list[_Choice] | None = None
 
 
-_decode_chunk = LenientDecoder(_Chunk).decode
-
 _REASONING_PARTS = ("thinking", "reasoning", "redacted_thinking")
 
 
@@ -40,8 +38,7 @@ class ChatReader(ChoicesReader):
 
     __slots__ = ()
 
-    def decode_chunk(self, data: bytes) -> _Chunk:
-        return _decode_chunk(data)
+    decoder = LenientDecoder(_Chunk)
 
     def marks_of(self, choice: _Choice) -> int:
         delta = choice.delta

@@ -38,7 +38,7 @@ class _Body(Chunk):
     choices: list[_BodyChoice] | None = None
 
 
-_decode_body = LenientDecoder(_Body).decode
+_BODY = LenientDecoder(_Body)
 
 
 class ChoicesReader(AnswerReader):
@@ -46,9 +46,8 @@ class ChoicesReader(AnswerReader):
 
     __slots__ = ()
 
-    def decode_chunk(self, data: bytes) -> Any:
-        """Decode one event into a `Chunk` with `choices`."""
-        raise NotImplementedError
+    decoder: LenientDecoder[Any]
+    """Decodes one event into a `Chunk` with `choices`."""
 
     def marks_of(self, choice: Any) -> int:
         """The marks of one of these choices."""
@@ -58,7 +57,7 @@ class ChoicesReader(AnswerReader):
         if data == b"[DONE]":
             self.done = True
             return 0
-        chunk = self._decode(self.decode_chunk, data)
+        chunk = self._decode(self.decoder, data)
         if name == b"error" or (chunk is not None and _is_error(chunk)):
             self.error = True
             return 0
@@ -82,7 +81,7 @@ class ChoicesReader(AnswerReader):
         return marks
 
     def body(self, data: bytes) -> None:
-        body = self._decode(_decode_body, data)
+        body = self._decode(_BODY, data)
         if body is None:
             return
         if body.model and isinstance(body.model, str):

@@ -17,16 +17,12 @@ class _Chunk(Chunk):
     choices: list[_Choice] | None = None
 
 
-_decode_chunk = LenientDecoder(_Chunk).decode
-
-
 class CompletionsReader(ChoicesReader):
     """Reads text completions; several prompts in one request are several choices."""
 
     __slots__ = ()
 
-    def decode_chunk(self, data: bytes) -> _Chunk:
-        return _decode_chunk(data)
+    decoder = LenientDecoder(_Chunk)
 
     def marks_of(self, choice: _Choice) -> int:
         text = choice.text

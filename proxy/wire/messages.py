@@ -8,7 +8,7 @@ import msgspec
 
 from proxy.wire.answer import OUTPUT, TOKEN, AnswerReader
 from proxy.wire.lenient import LenientDecoder
-from proxy.wire.usage import RawUsage, interpret_messages, merge_raw, tells_completion
+from proxy.wire.usage import RawUsage, interpret_messages, merge_raw
 
 _STOP_REASONS = {
     "end_turn": "stop",
@@ -50,8 +50,8 @@ class _Event(msgspec.Struct):
     usage: RawUsage | None = None
 
 
-_decode_event = LenientDecoder(_Event).decode
-_decode_message = LenientDecoder(_Message).decode
+_EVENT = LenientDecoder(_Event)
+_MESSAGE = LenientDecoder(_Message)
 
 
 class MessagesReader(AnswerReader):
@@ -64,7 +64,7 @@ class MessagesReader(AnswerReader):
         self._so_far: RawUsage | None = None
 
     def event(self, name: bytes, data: bytes) -> int:
-        event = self._decode(_decode_event, data)
+        event = self._decode(_EVENT, data)
         if event is None:
             self.error = self.error or name == b"error"
             return 0
@@ -87,7 +87,7 @@ class MessagesReader(AnswerReader):
         return 0
 
     def body(self, data: bytes) -> None:
-        message = self._decode(_decode_message, data)
+        message = self._decode(_MESSAGE, data)
         if message is None:
             return
         if message.type == "error":
@@ -129,7 +129,7 @@ class MessagesReader(AnswerReader):
         # The parts of the prompt may come in different events.
         self._so_far = so_far = merge_raw(self._so_far, usage)
         self.usage_seen = interpret_messages(so_far)
-        if tells_completion(usage):
+        if usage.output_tokens is not None:
             self.usage_events = self.token_events
 
     def _stop(self, reason: Any) -> None:

@@ -29,8 +29,8 @@ class _Event(msgspec.Struct):
     response: _Response | None = None
 
 
-_decode_event = LenientDecoder(_Event).decode
-_decode_response = LenientDecoder(_Response).decode
+_EVENT = LenientDecoder(_Event)
+_RESPONSE = LenientDecoder(_Response)
 
 _LAST = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
@@ -44,7 +44,7 @@ class ResponsesReader(AnswerReader):
         if data == b"[DONE]":
             self.done = True
             return 0
-        event = self._decode(_decode_event, data)
+        event = self._decode(_EVENT, data)
         if event is None:
             self.error = self.error or name == b"error"
             return 0
@@ -62,7 +62,7 @@ class ResponsesReader(AnswerReader):
         return 0
 
     def body(self, data: bytes) -> None:
-        response = self._decode(_decode_response, data)
+        response = self._decode(_RESPONSE, data)
         if response is not None:
             self._take(response, last=True)
 

@@ -57,23 +57,6 @@ def interpret(raw: RawUsage) -> Usage:
     return Usage(prompt, completion, cached, reasoning)
 
 
-def tells_completion(raw: RawUsage) -> bool:
-    """Whether it says how many tokens have been generated."""
-    return raw.completion_tokens is not None or raw.output_tokens is not None
-
-
-def supersedes(later: RawUsage, earlier: RawUsage) -> bool:
-    """Whether all that `earlier` may tell is in `later` too, as in continuous usage."""
-    return (
-        later.prompt_tokens is not None
-        and later.completion_tokens is not None
-        and (earlier.prompt_tokens_details is None or later.prompt_tokens_details is not None)
-        and (
-            earlier.completion_tokens_details is None or later.completion_tokens_details is not None
-        )
-    )
-
-
 def interpret_messages(raw: RawUsage) -> Usage:
     """The counts of an Anthropic message.
 

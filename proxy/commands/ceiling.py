@@ -9,12 +9,13 @@ from typing import Any
 import click
 from rich.console import Console
 
-from proxy.commands._cards import named_card
+from proxy.commands._cards import named_cards
 from proxy.commands._output import new_table, print_json, terminal
-from proxy.commands._quantities import BANDWIDTH, BITS, BYTES, COUNT, POSITIVE
+from proxy.commands._quantities import BANDWIDTH, BITS, BYTES, COUNT, POSITIVE, TOKENS
 from proxy.gpu.catalogue import load_catalogue
 from proxy.model.ceiling import (
     Band,
+    ComputeRoof,
     StepCeiling,
     band_of,
     efficiency,
@@ -67,6 +68,8 @@ class _Gpu:
     """Of one card [bytes/s]."""
     memory_bytes: float | None
     source: str
+    flops: float | None = None
+    """Of one card, in 16 bits; None: not known, and then reading alone limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,7 @@ class _Row:
 )
 @click.option("--weights-bytes", type=BYTES, help="Bytes of weights that a decode step reads.")
 @click.option("--checkpoint-bytes", type=BYTES, help="Bytes of the whole checkpoint.")
-@click.option("--context", type=COUNT, help="Tokens in the context of each sequence.")
+@click.option("--context", type=TOKENS, help="Tokens in the context of each sequence: 16k.")
 @click.option(
     "--batch", type=click.IntRange(1, 100_000), default=1, show_default=True, help="Sequences."
 )
@@ -155,11 +158,17 @@ def _gpus(names: tuple[str, ...], bandwidth: float | None) -> list[_Gpu]:
             raise click.UsageError("give --gpu or --bandwidth, not both")
         return [_Gpu("as given", bandwidth, None, "--bandwidth")]
     if names:
-        cards = list(dict.fromkeys(named_card(name) for name in names))
+        cards = list(dict.fromkeys(card for name in names for card in named_cards(name)))
     else:
         cards = [card for card in load_catalogue() if card.name in _USUAL_CARDS]
     return [
-        _Gpu(card.name, card.bandwidth_bytes_per_second, card.memory_gb * _GIB, "card table")
+        _Gpu(
+            card.name,
+            card.bandwidth_bytes_per_second,
+            card.memory_gb * _GIB,
+            "card table",
+            card.dense_flops,
+        )
         for card in cards
     ]
 
@@ -196,9 +205,13 @@ def _weights(
 def _kv_of(
     root: str | None, bytes_per_token: float | None, dtype: str | None, context: float | None
 ) -> KvCache | None:
-    """The KV cache; None when no context counts. Raises UsageError when it should and cannot."""
+    """What a sequence keeps; None when nothing counts. Raises UsageError when it should and cannot.
+
+    Without a context only a recurrent state counts, which is there whatever the context.
+    """
     if context is None:
-        return None
+        state = resolve_kv(root) if root is not None else None
+        return state if isinstance(state, KvCache) and state.state_bytes else None
     if root is None and bytes_per_token is None:
         raise click.UsageError("--context needs --kv-bytes-per-token, or --model to tell it")
     found = resolve_kv(root, bytes_per_token=bytes_per_token, cache_dtype=dtype)
@@ -217,7 +230,7 @@ def _row(gpu: _Gpu, variant: _Variant, query: _Query) -> _Row:
         weights = variant.weights.bytes_per_step(query.batch, basis)
         if weights is not None:
             read = _with_kv(weights, variant, query)
-            ceilings[basis] = step_ceiling(serving, read, query.batch)
+            ceilings[basis] = step_ceiling(serving, read, query.batch, _roof(gpu, variant, query))
     shares: dict[Basis, float] = {}
     if query.measured is not None:
         shares = {
@@ -225,6 +238,14 @@ def _row(gpu: _Gpu, variant: _Variant, query: _Query) -> _Row:
             for basis, found in ceilings.items()
         }
     return _Row(gpu, variant, ceilings, shares, _fits(gpu, variant, query))
+
+
+def _roof(gpu: _Gpu, variant: _Variant, query: _Query) -> ComputeRoof | None:
+    """What the cards can compute; None where they or the model do not tell."""
+    streamed = variant.weights.streamed
+    if gpu.flops is None or streamed is None or streamed.parameters is None:
+        return None
+    return ComputeRoof(gpu.flops * query.tensor_parallel * streamed.speedup, streamed.parameters)
 
 
 def _with_kv(weights: float, variant: _Variant, query: _Query) -> float:
@@ -240,8 +261,10 @@ def _fits(gpu: _Gpu, variant: _Variant, query: _Query) -> bool | None:
     return kept <= gpu.memory_bytes * query.tensor_parallel
 
 
-def _verdict(row: _Row) -> Band:
-    return band_of(row.shares[row.variant.weights.basis])
+def _verdict(row: _Row) -> Band | None:
+    """On the basis that judges; None where it is not known."""
+    share = row.shares.get(row.variant.weights.basis)
+    return None if share is None else band_of(share)
 
 
 def _document(rows: list[_Row], variants: list[_Variant], query: _Query) -> dict[str, Any]:
@@ -275,7 +298,7 @@ def _document(rows: list[_Row], variants: list[_Variant], query: _Query) -> dict
                 "fits": row.fits,
                 "ceiling": {basis: asdict(found) for basis, found in row.ceilings.items()},
                 "share": row.shares,
-                "verdict": _verdict(row) if row.shares else None,
+                "verdict": _verdict(row),
             }
             for row in rows
         ],
@@ -312,7 +335,8 @@ def _print(console: Console, rows: list[_Row], variants: list[_Variant], query: 
         for basis in bases:
             cells += _basis_cells(row, basis, query, with_bytes=len(variants) > 1)
         if query.measured is not None:
-            cells.append(_BANDS[_verdict(row)])
+            verdict = _verdict(row)
+            cells.append("not judged" if verdict is None else _BANDS[verdict])
         table.add_row(*cells, style="dim" if row.fits is False else None)
     console.print(table)
     for line in _footnotes(rows, variants, bases, query):
@@ -334,7 +358,8 @@ def _basis_cells(row: _Row, basis: Basis, query: _Query, *, with_bytes: bool) ->
     cells = [f"{found.bytes_per_step / 1e9:.2f}"] if with_bytes else []
     cells.append(f"{found.tokens_per_second_per_stream:.1f}")
     if query.batch > 1:
-        cells.append(f"{found.tokens_per_second:.0f}")
+        computing = "*" if found.limited_by == "computing" else ""
+        cells.append(f"{found.tokens_per_second:.0f}{computing}")
     if query.measured is not None:
         cells.append(f"{row.shares[basis]:.0%}")
     return cells
@@ -350,6 +375,12 @@ def _footnotes(
     }
     for basis in bases:
         yield f"{basis}: {meaning[basis]}."
+    if any(found.limited_by == "computing" for row in rows for found in row.ceilings.values()):
+        yield "*: limited by computing, not by reading (dense 16-bit products, or faster formats)."
+    silent = [row.gpu.name for row in rows if _roof(row.gpu, row.variant, query) is None]
+    if query.batch > 1 and silent:
+        names = ", ".join(dict.fromkeys(silent))
+        yield f"limited by reading alone, since what it can compute is not known: {names}."
     if any(str(v.weights.checkpoint_source).startswith("estimate") for v in variants):
         yield "estimate: of a mixture of experts, give the parameters that one token uses."
     for variant in variants:
@@ -363,6 +394,13 @@ def _footnotes(
             )
         if "streamed" not in row.ceilings:
             yield f"{variant.label}: streamed unknown: {variant.weights.streamed_unknown_because}"
+        elif (fails := variant.weights.rule_of_thumb_fails_because) is not None:
+            yield f"{variant.label}: no rule of thumb by the whole checkpoint: {fails}"
+        if variant.kv is not None and variant.kv.state_bytes:
+            yield (
+                f"{variant.label}: recurrent state {variant.kv.state_bytes / 1e6:.1f} MB a "
+                "sequence, read and written in every step"
+            )
         if variant.kv is not None:
             yield (
                 f"{variant.label}: KV cache {variant.kv.bytes_per_token:.0f} bytes a token, "

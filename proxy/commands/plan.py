@@ -13,7 +13,7 @@ from rich.console import Console
 
 from proxy.commands._cards import named_card
 from proxy.commands._output import new_table, print_json, terminal
-from proxy.commands._quantities import AMOUNT, BITS, BYTES, COUNT, FACTOR, POSITIVE
+from proxy.commands._quantities import AMOUNT, BITS, BYTES, COUNT, FACTOR, POSITIVE, TOKENS
 from proxy.model.kv import KvCache, KvUnknown
 from proxy.model.resolve import resolve_config, resolve_kv, resolve_weights
 from proxy.model.weights import WeightsUnknown
@@ -108,7 +108,7 @@ class _Money:
 @click.option(
     "--users", type=click.IntRange(1, 10**6), default=32, show_default=True, help="At one time."
 )
-@click.option("--context", type=COUNT, default="8192", show_default=True, help="Tokens a user.")
+@click.option("--context", type=TOKENS, default="8192", show_default=True, help="Tokens a user.")
 @click.option("--kv-bytes-per-token", type=BYTES, help="KV cache of one token.")
 @click.option("--kv-cache-dtype", help="As the engine will be told: auto, fp8 ...")
 @click.option("--gpu", help="A card by name, for its memory.")

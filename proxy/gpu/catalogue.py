@@ -25,6 +25,7 @@ _LARGEST_SHARE = 1.03
 
 _WORD = re.compile(r"[a-z0-9]+")
 _SPACED_SIZE = re.compile(r"(\d+)\s+(gb)\b")
+_JOINED_SERIES = re.compile(r"\b(rtx|gtx|tesla|quadro|geforce|nvidia)(?=[a-z]?\d)")
 # Words of a name that say who sells the card and in which series, not which card it is.
 _SERIES_WORDS = frozenset({"nvidia", "geforce", "tesla", "quadro", "rtx", "generation"})
 
@@ -36,6 +37,8 @@ class Card:
     `name` is NVML's spelling. `memory_gb` is the marketing size. `bandwidth_bytes_per_second` is
     the maker's figure (1 GB = 1e9 bytes). `bus_bits` and `max_memory_clock_mhz` are what NVML
     reports, None where NVML reports none. `also_called` holds words that people use for the card.
+    `dense_flops` is the maker's figure for products of 16-bit matrices summed in 32 bits, without
+    sparsity [FLOP/s]; None where it was not found.
     """
 
     name: str
@@ -44,6 +47,7 @@ class Card:
     bus_bits: int | None
     max_memory_clock_mhz: int | None
     evidence: str
+    dense_flops: float | None = None
     also_called: frozenset[str] = frozenset()
 
 
@@ -62,6 +66,7 @@ def load_catalogue() -> tuple[Card, ...]:
                 int(row["max_memory_clock_mhz"]) if row["max_memory_clock_mhz"] else None
             ),
             evidence=row["evidence"],
+            dense_flops=float(row["dense_tflops"]) * 1e12 if row["dense_tflops"] else None,
             also_called=frozenset(_WORD.findall(row["also_called"].lower())),
         )
         for row in rows
@@ -114,4 +119,5 @@ def _without_prefix(name: str) -> str:
 
 
 def _words(text: str) -> frozenset[str]:
-    return frozenset(_WORD.findall(_SPACED_SIZE.sub(r"\1\2", text.lower())))
+    spaced = _JOINED_SERIES.sub(r"\1 ", text.lower())
+    return frozenset(_WORD.findall(_SPACED_SIZE.sub(r"\1\2", spaced)))

@@ -86,7 +86,7 @@ class ComputeRoof:
 
 @dataclass(frozen=True, slots=True)
 class StepCeiling:
-    """What memory allows of a decode step with a batch, one token for each sequence."""
+    """What a card allows of a decode step with a batch, one token for each sequence."""
 
     sequences: int
     bytes_per_step: float
@@ -94,17 +94,27 @@ class StepCeiling:
     tokens_per_second_per_stream: float
     tokens_per_second: float
     """All sequences together."""
+    limited_by: Literal["reading", "computing"] = "reading"
 
 
-def step_ceiling(bandwidth: float, bytes_per_step: float, sequences: int = 1) -> StepCeiling:
-    """Limit of a step that reads `bytes_per_step` for `sequences` sequences."""
+def step_ceiling(
+    bandwidth: float, bytes_per_step: float, sequences: int = 1, roof: ComputeRoof | None = None
+) -> StepCeiling:
+    """Limit of a step that reads `bytes_per_step` for `sequences` sequences.
+
+    roof: what the cards can compute; without it only reading limits.
+    """
     steps = bandwidth / bytes_per_step
+    computed = math.inf if roof is None else 1 / roof.seconds(sequences)
+    limited_by: Literal["reading", "computing"] = "computing" if computed < steps else "reading"
+    steps = min(steps, computed)
     return StepCeiling(
         sequences=sequences,
         bytes_per_step=bytes_per_step,
         steps_per_second=steps,
         tokens_per_second_per_stream=steps,
         tokens_per_second=steps * sequences,
+        limited_by=limited_by,
     )
 
 

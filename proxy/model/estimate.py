@@ -48,7 +48,9 @@ def estimate_weights(parameters: float, bits: float) -> WeightsFound:
     if bits < 16:
         source += ", embedding and head in 16 bits"
     return WeightsFound(
-        streamed=Streamed(body + head, parameters=inner + embedding),
+        streamed=Streamed(
+            body + head, parameters=inner + embedding, speedup=2.0 if bits == 8 else 1.0
+        ),
         streamed_source=source,
         checkpoint_bytes=body + matrices * head,
         checkpoint_source=source,

@@ -2,95 +2,52 @@
 
 from __future__ import annotations
 
-import math
-import shlex
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import click
-from rich.console import Console
 
-from proxy.commands._cards import named_card
-from proxy.commands._output import new_table, print_json, terminal
-from proxy.commands._quantities import AMOUNT, BITS, BYTES, COUNT, FACTOR, POSITIVE, TOKENS
+from proxy.commands._cards import named_cards
+from proxy.commands._output import print_json, terminal
+from proxy.commands._plan_line import vllm_line
+from proxy.commands._plan_memory import Format, Hardware, Memory, Wish, plan_memory
+from proxy.commands._plan_money import Costs, Money, plan_money
+from proxy.commands._plan_show import show
+from proxy.commands._quantities import (
+    AMOUNT,
+    BITS,
+    BYTES,
+    COUNT,
+    FACTOR,
+    POSITIVE,
+    SHARE,
+    TOKENS,
+)
+from proxy.gpu.catalogue import Card
+from proxy.model.ceiling import ComputeRoof, serving_bandwidth, step_bytes, step_ceiling
+from proxy.model.config import ModelConfig
+from proxy.model.estimate import estimate_weights
 from proxy.model.kv import KvCache, KvUnknown
 from proxy.model.resolve import resolve_config, resolve_kv, resolve_weights
-from proxy.model.weights import WeightsUnknown
+from proxy.model.weights import WeightsFound, WeightsUnknown
 
-_HOURS_PER_MONTH = 730.0
-_SECONDS_PER_MONTH = _HOURS_PER_MONTH * 3600
 _GB = 1e9
+_GENERIC_MEMORY = 80 * _GB
+_GENERIC_PRICE = 35_000.0
+_GENERIC_WATTS = 1000.0
+"""A card of 80 GB with its share of a server, where none is named: assumed, and shown as such."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Hardware:
-    card_bytes: float
-    cards_per_node: int
-    heads: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Costs:
-    """Amounts in one currency; the same fields as the options."""
-
-    card_price: float
-    purchase: float | None
-    months: float
-    card_watts: float
-    pue: float
-    electricity: float
-    """Per kWh."""
-    people: float
-    """Per month."""
-    api_price: float
-    """Per million tokens."""
-    tokens_per_month: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Memory:
-    """What one format needs, and the cards that follow."""
-
-    label: str
-    bits: float | None
-    weights_bytes: float
-    """With the overhead."""
-    kv_bytes: float | None
-    """None: unknown, and then not in needed_bytes, which is the rule of thumb alone."""
-    needed_bytes: float
-    cards: int
-    """The smallest number whose memory is enough."""
-    nodes: int
-    tensor_parallel: int
-    pipeline_parallel: int
-
-    @property
-    def cards_used(self) -> int:
-        return self.tensor_parallel * self.pipeline_parallel
-
-
-@dataclass(frozen=True, slots=True)
-class _Money:
-    """Owning against an API bill."""
-
-    purchase: float
-    power_per_month: float
-    fixed_per_month: float
-    """Purchase spread over its months, power and cooling, people."""
-    break_even_tokens_per_month: float
-    break_even_tokens_per_second: float
-    """The same, spread evenly over the month."""
-    api_bill_per_month: float | None
-    break_even_months: float | None
-    """Until what is saved has paid the purchase; None: never, or no volume was given."""
+_REACHED = 0.7
+"""Share of the ceiling that a plan counts on: the lower end of what is usual for large weights."""
 
 
 @click.command(
     name="plan",
     epilog=(
-        "Examples: tokgauge plan --params 480B | tokgauge plan --params 70B --bits 8 --users 50 "
-        "--context 16k --kv-bytes-per-token 327680 --tokens-per-month 5B --api-price 0.9"
+        "Examples: tokgauge plan --params 480B | tokgauge plan --model Qwen/Qwen2.5-7B-Instruct "
+        "--gpu L40S --users 50 --context 16k --card-price 9000 --card-watts 450 "
+        "--tokens-per-month 5B --api-price 0.9"
     ),
 )
 @click.option("--params", type=COUNT, help="All parameters, those of every expert too: 480B.")
@@ -99,54 +56,57 @@ class _Money:
 )
 @click.option("--model", help="Directory or cached repository, for its bytes, KV cache and heads.")
 @click.option(
-    "--overhead",
-    type=FACTOR,
-    default="1.2",
-    show_default=True,
-    help="Memory for weights and all that runs beside them, as a multiple of the weights.",
-)
-@click.option(
     "--users", type=click.IntRange(1, 10**6), default=32, show_default=True, help="At one time."
 )
 @click.option("--context", type=TOKENS, default="8192", show_default=True, help="Tokens a user.")
 @click.option("--kv-bytes-per-token", type=BYTES, help="KV cache of one token.")
 @click.option("--kv-cache-dtype", help="As the engine will be told: auto, fp8 ...")
-@click.option("--gpu", help="A card by name, for its memory.")
+@click.option("--gpu", help="A card by name, for its memory and speed.")
 @click.option("--card-memory", type=BYTES, help="Memory of one card.  [default: 80GB]")
 @click.option(
     "--cards-per-node", type=click.IntRange(1, 1024), default=8, show_default=True, help="Cards."
 )
 @click.option("--heads", type=click.IntRange(1), help="Attention heads of the model.")
 @click.option(
-    "--card-price",
-    type=AMOUNT,
-    default="35000",
+    "--utilization",
+    type=SHARE,
+    default="0.92",
     show_default=True,
-    help="One card with its share of the server.",
+    help="Share of a card that vLLM uses (--gpu-memory-utilization).",
 )
-@click.option("--purchase", type=AMOUNT, help="Price of everything, instead of --card-price.")
-@click.option("--months", type=POSITIVE, default="36", show_default=True, help="Writing off.")
 @click.option(
-    "--card-watts",
-    type=AMOUNT,
-    default="1000",
-    show_default=True,
-    help="Power of one card with its share of the server.",
+    "--activations", type=BYTES, default="2GB", show_default=True, help="Of a card, in a prefill."
 )
+@click.option("--cuda-graphs", type=BYTES, default="1GB", show_default=True, help="Of a card.")
+@click.option("--card-price", type=AMOUNT, help="One card with its share of the server.")
+@click.option("--purchase", type=AMOUNT, help="Price of everything, instead of --card-price.")
+@click.option("--rent", type=AMOUNT, help="One card for an hour, to compare.")
+@click.option("--months", type=POSITIVE, default="36", show_default=True, help="Writing off.")
+@click.option("--card-watts", type=AMOUNT, help="One card with its share of the server.")
 @click.option("--pue", type=FACTOR, default="1.3", show_default=True, help="Factor for cooling.")
 @click.option("--electricity", type=AMOUNT, default="0.20", show_default=True, help="Per kWh.")
+@click.option("--hours", type=POSITIVE, default="720", show_default=True, help="Of a month.")
 @click.option("--people", type=AMOUNT, default="5000", show_default=True, help="Per month.")
 @click.option(
     "--api-price", type=POSITIVE, default="1.00", show_default=True, help="Per million tokens."
 )
-@click.option("--tokens-per-month", type=COUNT, help="What you would send to the API: 5B.")
+@click.option("--api-input-price", type=AMOUNT, help="Of the input.  [default: --api-price]")
+@click.option("--api-output-price", type=AMOUNT, help="Of the output.  [default: --api-price]")
+@click.option("--api-cached-price", type=AMOUNT, help="Of input that the API has cached.")
+@click.option(
+    "--tokens-per-month", type=COUNT, help="What you would send to the API, or get back: 5B."
+)
+@click.option(
+    "--input-tokens-per-month", type=COUNT, help="The input; --tokens-per-month is then the output."
+)
+@click.option("--cached-tokens-per-month", type=COUNT, help="Of the input, what is cached.")
+@click.option("--speed", type=POSITIVE, help="Tokens/s of all users together, as you measured it.")
 @click.option("--currency", default="USD", show_default=True, help="Only a label.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of tables.")
 def command(
     params: float | None,
     bits: tuple[float, ...],
     model: str | None,
-    overhead: float,
     users: int,
     context: float,
     kv_bytes_per_token: float | None,
@@ -155,36 +115,68 @@ def command(
     card_memory: float | None,
     cards_per_node: int,
     heads: int | None,
+    utilization: float,
+    activations: float,
+    cuda_graphs: float,
+    speed: float | None,
     currency: str,
     as_json: bool,
-    **costs: Any,
+    **prices: Any,
 ) -> None:
-    """Memory, cards and the vllm line for a model; a purchase against an API bill."""
+    """Memory, cards and the vllm line for a model; a purchase against an API bill, or rent."""
     if gpu is not None and card_memory is not None:
         raise click.UsageError("give --gpu or --card-memory, not both")
-    card_bytes = named_card(gpu).memory_gb * _GB if gpu else card_memory or 80 * _GB
-    if heads is None and (config := resolve_config(model)) is not None:
+    card = _card(gpu)
+    config = resolve_config(model)
+    if heads is None and config is not None:
         heads = config.heads
-    hardware = _Hardware(card_bytes, cards_per_node, heads)
+    hardware = Hardware(
+        card_bytes=card.memory_gb * _GB if card else card_memory or _GENERIC_MEMORY,
+        cards_per_node=cards_per_node,
+        heads=heads,
+        utilization=utilization,
+        activations_bytes=activations,
+        cuda_graphs_bytes=cuda_graphs,
+    )
+    wish = Wish(users, context)
     kv = _kv(model, kv_bytes_per_token, kv_cache_dtype)
-    prices = _Costs(**costs)
-    plans = [
-        _memory(label, width, weights * overhead, kv, users, context, hardware)
-        for label, width, weights in _formats(params, bits, model)
-    ]
-    money = [_money(plan, prices) for plan in plans]
-    lines = [_vllm_line(plan, model, users, context, kv_cache_dtype) for plan in plans]
+    costs = _costs(prices, assume=gpu is None and card_memory is None)
+    plans: list[Memory] = []
+    money: list[Money] = []
+    lines: list[str] = []
+    for form, weights in _formats(params, bits, model, config):
+        plan = plan_memory(form, kv if isinstance(kv, KvCache) else None, wish, hardware)
+        if plan is None:
+            raise click.ClickException(
+                f"a card of {hardware.card_bytes / _GB:.0f} GB has nothing left for weights: "
+                f"{utilization:.0%} of it is less than --activations and --cuda-graphs"
+            )
+        planned = (speed, "measured") if speed else _speed(plan, weights, kv, card, wish)
+        plans.append(plan)
+        money.append(plan_money(plan.cards_used, costs, planned))
+        lines.append(
+            vllm_line(
+                plan, model, wish,
+                utilization=utilization,
+                kv_cache_dtype=kv_cache_dtype,
+                longest_context=config.max_context if config is not None else None,
+                stored_bits=None if form.label == "as stored" else 16,
+            )
+        )  # fmt: skip
     assumptions = {
-        "overhead_factor": overhead,
         "users": users,
         "context_tokens": context,
         "kv_bytes_per_token": kv.bytes_per_token if isinstance(kv, KvCache) else None,
         "kv_source": kv.source if isinstance(kv, KvCache) else f"unknown: {kv.reason}",
-        "card_memory_bytes": card_bytes,
+        "card": card.name if card else "any",
+        "card_memory_bytes": hardware.card_bytes,
         "cards_per_node": cards_per_node,
         "attention_heads": heads,
+        "gpu_memory_utilization": utilization,
+        "activations_bytes_per_card": activations,
+        "cuda_graphs_bytes_per_card": cuda_graphs,
         "currency": currency,
-        **asdict(prices),
+        **asdict(costs),
     }
     if as_json:
         formats = [
@@ -193,7 +185,34 @@ def command(
         ]
         print_json({"assumptions": assumptions, "formats": formats})
     else:
-        _print(terminal(), plans, money, lines, assumptions)
+        show(terminal(), plans, money, lines, assumptions, config)
+
+
+def _card(gpu: str | None) -> Card | None:
+    """The named card; of the forms that one name is sold in the slowest, if their memory agrees."""
+    if gpu is None:
+        return None
+    found = named_cards(gpu)
+    if len({card.memory_gb for card in found}) > 1:
+        names = ", ".join(f"{card.name!r} ({card.memory_gb:g} GB)" for card in found)
+        raise click.BadParameter(f"{gpu!r} means one of several, say which: {names}",
+                                 param_hint="--gpu")  # fmt: skip
+    return min(found, key=lambda card: card.bandwidth_bytes_per_second)
+
+
+def _costs(prices: dict[str, Any], *, assume: bool) -> Costs:
+    """Prices as given. assume: no card is named, so an assumed one's price and power may stand."""
+    if assume and prices["purchase"] is None and prices["card_price"] is None:
+        prices["card_price"] = _GENERIC_PRICE
+    if assume and prices["card_watts"] is None:
+        prices["card_watts"] = _GENERIC_WATTS
+    for name in ("input_tokens_per_month", "cached_tokens_per_month"):
+        prices[name] = prices[name] or 0.0
+    if prices["cached_tokens_per_month"] > prices["input_tokens_per_month"]:
+        raise click.UsageError(
+            "--cached-tokens-per-month is a part of --input-tokens-per-month, and larger than it"
+        )
+    return Costs(**prices)
 
 
 def _kv(model: str | None, bytes_per_token: float | None, dtype: str | None) -> KvCache | KvUnknown:
@@ -203,185 +222,51 @@ def _kv(model: str | None, bytes_per_token: float | None, dtype: str | None) -> 
 
 
 def _formats(
-    params: float | None, bits: tuple[float, ...], model: str | None
-) -> Iterator[tuple[str, float | None, float]]:
-    """(label, bits, bytes of all weights) of each format to plan for."""
+    params: float | None, bits: tuple[float, ...], model: str | None, config: ModelConfig | None
+) -> Iterator[tuple[Format, WeightsFound]]:
+    """Each precision to plan for, and what a step reads of it."""
     if params is None and model is None:
         raise click.UsageError("say which model: --params 480B, or --model PATH_OR_REPO")
-    if params is not None:
-        for width in bits or (16.0, 8.0, 4.0):
-            yield f"{width:g} bit", width, params * width / 8
-        return
-    if bits:
-        raise click.UsageError("--bits belongs to --params; a model's files have their own bits")
-    found = resolve_weights(model)
-    if isinstance(found, WeightsUnknown) or found.checkpoint_bytes is None:
-        reason = found.reason if isinstance(found, WeightsUnknown) else "its size is unknown"
-        raise click.ClickException(f"{reason}. Give --params instead.")
-    yield "as stored", None, found.checkpoint_bytes
+    if params is None:
+        found = resolve_weights(model)
+        if isinstance(found, WeightsUnknown) or found.checkpoint_bytes is None:
+            reason = found.reason if isinstance(found, WeightsUnknown) else "its size is unknown"
+            raise click.ClickException(f"{reason}. Give --params instead.")
+        stored = found.checkpoint_bytes
+        if not bits:
+            yield Format("as stored", None, stored, stored), found
+        sixteen = config is not None and not config.quantized and config.dtype != "float32"
+        if not sixteen:
+            if bits:
+                raise click.UsageError(
+                    "--bits needs a model that is stored in 16 bits, or --params instead of --model"
+                )
+            return
+        params = stored / 2
+        bits = bits or (8.0, 4.0)
+    for width in bits or (16.0, 8.0, 4.0):
+        weights = estimate_weights(params, width)
+        size = weights.checkpoint_bytes or 0.0
+        yield Format(f"{width:g} bit", width, size, params * width / 8), weights
 
 
-def _memory(
-    label: str,
-    bits: float | None,
-    weights: float,
-    kv: KvCache | KvUnknown,
-    users: int,
-    context: float,
-    hardware: _Hardware,
-) -> _Memory:
-    cache = kv if isinstance(kv, KvCache) else None
-    kept = 0.0 if cache is None else users * cache.bytes_read(context)
-
-    def kept_by(tensor_parallel: int) -> float:
-        return kept * (1.0 if cache is None else cache.copies(tensor_parallel))
-
-    tensor, pipeline = _parallel(lambda size: weights + kept_by(size), hardware)
-    needed = weights + kept_by(tensor)
-    cards = _whole(needed / hardware.card_bytes)
-    return _Memory(
-        label=label,
-        bits=bits,
-        weights_bytes=weights,
-        kv_bytes=None if cache is None else kept_by(tensor),
-        needed_bytes=needed,
-        cards=cards,
-        nodes=math.ceil(tensor * pipeline / hardware.cards_per_node),
-        tensor_parallel=tensor,
-        pipeline_parallel=pipeline,
+def _speed(
+    plan: Memory, weights: WeightsFound, kv: KvCache | KvUnknown, card: Card | None, wish: Wish
+) -> tuple[float, str] | None:
+    """Tokens per second of all users, at a usual share of the ceiling; None when not known."""
+    streamed = weights.streamed
+    if card is None or streamed is None or plan.pipeline_parallel > 1 or isinstance(kv, KvUnknown):
+        return None
+    tensor = plan.tensor_parallel
+    read = step_bytes(
+        streamed.bytes_per_step(wish.users), kv, [wish.context] * wish.users, tensor_parallel=tensor
     )
-
-
-def _parallel(total: Callable[[int], float], hardware: _Hardware) -> tuple[int, int]:
-    """(tensor parallel, pipeline parallel).
-
-    Tensor parallelism exchanges data in every layer, so it stays inside a node: the smallest power
-    of two that fits and divides the heads. What one node cannot hold goes into pipeline stages.
-    """
-    size = largest = 1
-    while size <= hardware.cards_per_node and (hardware.heads or size) % size == 0:
-        if total(size) <= size * hardware.card_bytes:
-            return size, 1
-        largest, size = size, size * 2
-    return largest, _whole(total(largest) / (largest * hardware.card_bytes))
-
-
-def _whole(count: float) -> int:
-    """The next whole number; what is above by rounding errors only stays below."""
-    return math.ceil(round(count, 9))
-
-
-def _money(plan: _Memory, costs: _Costs) -> _Money:
-    purchase = costs.purchase
-    if purchase is None:
-        purchase = plan.cards_used * costs.card_price
-    kilowatts = plan.cards_used * costs.card_watts * costs.pue / 1000
-    power = kilowatts * _HOURS_PER_MONTH * costs.electricity
-    fixed = purchase / costs.months + power + costs.people
-    even = fixed / costs.api_price * 1e6
-    bill = payback = None
-    if costs.tokens_per_month is not None:
-        bill = costs.tokens_per_month / 1e6 * costs.api_price
-        saved = bill - power - costs.people
-        payback = purchase / saved if saved > 0 else None
-    return _Money(purchase, power, fixed, even, even / _SECONDS_PER_MONTH, bill, payback)
-
-
-def _vllm_line(
-    plan: _Memory, model: str | None, users: int, context: float, kv_cache_dtype: str | None
-) -> str:
-    words = ["vllm", "serve", model or "MODEL", "--tensor-parallel-size", str(plan.tensor_parallel)]
-    if plan.pipeline_parallel > 1:
-        words += ["--pipeline-parallel-size", str(plan.pipeline_parallel)]
-    words += ["--max-model-len", f"{context:.0f}", "--max-num-seqs", str(users)]
-    if kv_cache_dtype and kv_cache_dtype != "auto":
-        words += ["--kv-cache-dtype", kv_cache_dtype]
-    return shlex.join(words)
-
-
-def _print(
-    console: Console,
-    plans: list[_Memory],
-    money: list[_Money],
-    lines: list[str],
-    assumptions: dict[str, Any],
-) -> None:
-    card = f"{assumptions['card_memory_bytes'] / _GB:g} GB cards"
-    table = new_table(console, "Memory")
-    table.add_column("format")
-    table.add_column(f"weights x {assumptions['overhead_factor']:g}", justify="right")
-    for name in ("KV cache", "needed", card, "used", "nodes", "tensor x pipeline"):
-        table.add_column(name, justify="right", style="bold" if name == "needed" else None)
-    for plan in plans:
-        table.add_row(
-            plan.label,
-            _gigabytes(plan.weights_bytes),
-            "unknown" if plan.kv_bytes is None else _gigabytes(plan.kv_bytes),
-            _gigabytes(plan.needed_bytes),
-            str(plan.cards),
-            str(plan.cards_used),
-            str(plan.nodes),
-            f"{plan.tensor_parallel} x {plan.pipeline_parallel}",
-        )
-    console.print(table)
-    console.print()
-    console.print(_money_table(console, plans, money, assumptions))
-    console.print()
-    for plan, line in zip(plans, lines, strict=True):
-        console.print(f"{plan.label}: {line}", soft_wrap=True)
-    console.print()
-    for note in _notes(plans, assumptions):
-        console.print(note, soft_wrap=True)
-
-
-def _money_table(
-    console: Console, plans: list[_Memory], money: list[_Money], assumptions: dict[str, Any]
-) -> Any:
-    currency = assumptions["currency"]
-    table = new_table(console, f"Money [{currency}]")
-    volume = assumptions["tokens_per_month"]
-    table.add_column("format")
-    for name in ("purchase", "power a month", "fixed a month", "breaks even at tokens a month"):
-        table.add_column(name, justify="right")
-    table.add_column("evenly tok/s", justify="right")
-    if volume is not None:
-        table.add_column("API bill a month", justify="right")
-        table.add_column("purchase is back after", justify="right")
-    for plan, cost in zip(plans, money, strict=True):
-        cells = [
-            plan.label,
-            f"{cost.purchase:,.0f}",
-            f"{cost.power_per_month:,.0f}",
-            f"{cost.fixed_per_month:,.0f}",
-            f"{cost.break_even_tokens_per_month / 1e9:,.2f} billion",
-            f"{cost.break_even_tokens_per_second:,.0f}",
-        ]
-        if volume is not None:
-            months = cost.break_even_months
-            cells.append(f"{cost.api_bill_per_month:,.0f}")
-            cells.append("never" if months is None else f"{months:,.1f} months")
-        table.add_row(*cells)
-    return table
-
-
-def _notes(plans: list[_Memory], assumptions: dict[str, Any]) -> Iterator[str]:
-    yield "Assumptions (each is an option):"
-    for name, value in assumptions.items():
-        shown = (
-            f"{value:,g}" if isinstance(value, float) else "not given" if value is None else value
-        )
-        yield f"  {name.replace('_', ' ')}: {shown}"
-    if any(plan.kv_bytes is None for plan in plans):
-        yield "The KV cache is not in the memory above: only the rule of thumb weights x factor is."
-    if any(plan.pipeline_parallel > 1 for plan in plans):
-        yield "Pipeline stages add memory, not speed for one stream."
-    if any(plan.bits is not None and plan.bits < 16 for plan in plans):
-        yield (
-            "Below 16 bit, MODEL is a checkpoint in that format; for 8 bit, "
-            "--quantization fp8 lets vllm convert a 16 bit one while it loads."
-        )
-    yield "Whether the cards reach the tokens a second of the break-even: tokgauge ceiling."
-
-
-def _gigabytes(size: float) -> str:
-    return f"{size / _GB:,.0f} GB" if size >= 100 * _GB else f"{size / _GB:,.1f} GB"
+    roof = None
+    if card.dense_flops is not None and streamed.parameters is not None:
+        roof = ComputeRoof(card.dense_flops * tensor * streamed.speedup, streamed.parameters)
+    serving = serving_bandwidth(card.bandwidth_bytes_per_second, tensor)
+    limit = step_ceiling(serving, read, wish.users, roof)
+    return (
+        limit.tokens_per_second * _REACHED,
+        f"planned: {_REACHED:.0%} of the ceiling of {wish.users} users on {tensor} x {card.name}",
+    )

@@ -54,6 +54,8 @@ class ModelConfig:
     dtype: str | None
     kv_quantized: bool
     """The checkpoint asks for a quantised KV cache; the engine decides whether it follows."""
+    quantized: bool
+    """Whether its weights are stored in a quantised format."""
     quant_bits: int | None
     """Bits of a quantised weight, where the file states them."""
     encoder_decoder: bool
@@ -124,6 +126,7 @@ def parse_config(document: Mapping[str, Any]) -> ModelConfig:
         kv_quantized=bool(
             quantization.get("kv_cache_scheme") or quantization.get("kv_cache_quant_algo")
         ),
+        quantized=bool(quantization),
         quant_bits=count(quantization, "bits", "w_bit"),
         encoder_decoder=document.get("is_encoder_decoder") is True,
         max_context=count(text, "max_position_embeddings", "max_sequence_length", "n_positions"),

@@ -1,6 +1,8 @@
 """`tokgauge plan` as a person runs it."""
 
+import importlib.util
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -201,15 +203,36 @@ def test_the_line_is_one_that_vllm_takes(arguments: list[str]) -> None:
         assert len(set(rest[::2])) == len(rest[::2])
 
 
-@pytest.mark.parametrize("arguments", LINES, ids=" ".join)
-def test_vllm_itself_parses_the_line(arguments: list[str]) -> None:
-    launchers = pytest.importorskip("vllm.entrypoints.launchers.cli_args")
-    utils = pytest.importorskip("vllm.utils.argparse_utils")
-    for line in (form["command"] for form in document(*arguments)["formats"]):
-        parser = launchers.make_arg_parser(utils.FlexibleArgumentParser())
-        parsed = parser.parse_args(shlex.split(line)[2:])
-        assert parsed.model_tag == "MODEL"
-        assert parsed.port == 8000
+PARSE = """
+import json, shlex, sys
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+parser = make_arg_parser(FlexibleArgumentParser())
+parsed = [parser.parse_args(shlex.split(line)[2:]) for line in json.loads(sys.argv[1])]
+print(json.dumps([[a.model_tag, a.max_model_len, a.port] for a in parsed]))
+"""
+
+
+def vllm_python() -> str | None:
+    """The interpreter of an installed vLLM: this one, or that of tests/real_vllm.sh."""
+    if importlib.util.find_spec("vllm") is not None:
+        return sys.executable
+    venv = os.environ.get("REAL_VLLM_VENV")
+    return f"{venv}/bin/python" if venv else None
+
+
+@pytest.mark.skipif(vllm_python() is None, reason="vLLM is not installed (set REAL_VLLM_VENV)")
+def test_vllm_itself_parses_the_lines() -> None:
+    lines = [form["command"] for one in LINES for form in document(*one)["formats"]]
+    done = subprocess.run(
+        [str(vllm_python()), "-c", PARSE, json.dumps(lines)],
+        capture_output=True, text=True, timeout=110,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    parsed = json.loads(done.stdout.splitlines()[-1])
+    assert [one[0] for one in parsed] == ["MODEL"] * len(lines)
+    assert [one[1] for one in parsed] == [8192] * 3 + [16384] * 4
+    assert {one[2] for one in parsed} == {8000}
 
 
 def test_a_context_that_the_model_has(tmp_path: Path) -> None:

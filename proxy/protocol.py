@@ -410,6 +410,7 @@ class ProxyProtocol(asyncio.Protocol):
         self._arrived: Cycle | None = None  # a request whose body may be here, too
         self._active: Cycle | None = None  # whose answer is the one to send; others wait
         self._waiting: list[Cycle] = []
+        self._reads_rest = False
         self._lingered: int | None = None  # bytes since the last answer, once nothing is read
         self._since = self._loop.time()  # when the client last did what it has a time limit for
         self._timer: asyncio.TimerHandle | None = None
@@ -485,6 +486,17 @@ class ProxyProtocol(asyncio.Protocol):
             self._carry(arrived)
         if self._reader.waits:
             self.flow.pause_reading()
+            if not self.has_enough and not self._reads_rest:
+                self._reads_rest = True
+                self._loop.call_soon(self._read_rest)
+
+    def _read_rest(self) -> None:
+        """Go on with what was too much for one turn of the loop."""
+        self._reads_rest = False
+        if self._lingered is None and not self.transport.is_closing():
+            self._reader.resume()
+            self._after_reading()
+            self.read_on()
 
     @property
     def has_enough(self) -> bool:

@@ -19,6 +19,9 @@ _HEAD_END = b"\r\n\r\n"
 _VERSIONS = {b"HTTP/1.1": "1.1", b"HTTP/1.0": "1.0"}
 _OTHER_VERSION = re.compile(rb"HTTP/\d+(\.\d+)?")
 
+_MOST_STEPS = 2000
+"""What is read in one turn of the event loop, so that a flood of tiny chunks holds up nobody."""
+
 _LONGEST_SIZE_LINE = 4096
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?(\r\n?)?")
 """Also the beginning of one; whole when the second group is CRLF."""
@@ -61,8 +64,8 @@ class RequestReader:
 
     __slots__ = (
         "_between", "_blank", "_framing_left", "_head", "_head_limit", "_head_size", "_headers",
-        "_keep_alive", "_line", "_missing", "_parsed", "_parser", "_rest", "_sink", "_step", "_url",
-        "_version", "broken", "ended",
+        "_keep_alive", "_line", "_missing", "_parsed", "_parser", "_rest", "_sink", "_step",
+        "_steps_left", "_url", "_version", "broken", "ended",
     )  # fmt: skip
 
     def __init__(self, sink: RequestSink, head_limit: int) -> None:
@@ -71,6 +74,7 @@ class RequestReader:
         self._step = self._read_head
         self._between = True
         self._rest: tuple[bytes, int] | None = None
+        self._steps_left = 0
         self._blank = 0
         self._head = bytearray()
         self._head_size = 0
@@ -93,7 +97,7 @@ class RequestReader:
 
     @property
     def waits(self) -> bool:
-        """Whether bytes are kept because the sink has enough."""
+        """Whether bytes are kept, because the sink has enough or it is the others' turn."""
         return self._rest is not None
 
     def feed(self, data: bytes) -> None:
@@ -124,11 +128,14 @@ class RequestReader:
 
     def _read(self, data: bytes, at: int) -> None:
         self._rest = None
-        while at < len(data) and not self.ended:
+        self._steps_left = _MOST_STEPS
+        while at < len(data) and self._steps_left > 0 and not self.ended:
             if self._between and self._sink.has_enough:
-                self._rest = data, at
-                return
+                break
+            self._steps_left -= 1
             at = self._step(data, at)
+        if at < len(data) and not self.ended:
+            self._rest = data, at
 
     # The head
 
@@ -276,8 +283,8 @@ class RequestReader:
 
     def _read_size(self, data: bytes, at: int) -> int:
         if not self._line:
-            at = self._take_whole_chunks(data, at)
-            if at == len(data):
+            start, at = at, self._take_whole_chunks(data, at)
+            if at > start:
                 return at
         at, _ = self._take_line(data, at)
         line = self._line
@@ -303,8 +310,11 @@ class RequestReader:
 
         Anything else is left to the steps.
         """
-        pieces = []
-        while (found := _PLAIN_SIZE_LINE.match(data, at)) is not None:
+        pieces: list[bytes] = []
+        while len(pieces) < self._steps_left:
+            found = _PLAIN_SIZE_LINE.match(data, at)
+            if found is None:
+                break
             start = found.end()
             stop = start + int(found[1], 16)
             if stop == start or data[stop : stop + 2] != b"\r\n":
@@ -312,6 +322,7 @@ class RequestReader:
             pieces.append(data[start:stop])
             at = stop + 2
         if pieces:
+            self._steps_left -= len(pieces)
             body = b"".join(pieces)
             self._framing_left += len(body)
             self._sink.request_body(body)

@@ -57,6 +57,8 @@ def read(data: bytes, cuts: list[int]) -> tuple[Sink, RequestReader]:
     edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
     for start, stop in itertools.pairwise(edges):
         reader.feed(data[start:stop])
+        while reader.waits:
+            reader.resume()
     return sink, reader
 
 
@@ -178,6 +180,22 @@ def test_an_offer_changes_nothing_else(good: bytes, offer: bytes) -> None:
     assert not reader.ended
     (plain,), _ = read(good, [])[0].requests, None
     assert [request[3] for request in sink.requests] == [plain[3]] * 3
+
+
+def test_a_flood_of_tiny_chunks_is_read_in_turns() -> None:
+    body = b"".join(b"1;a\r\n%c\r\n" % n for n in b"abc" * 2000) + chunked(*[b"d"] * 6000)
+    sink = Sink()
+    reader = RequestReader(sink, 65536)
+    reader.feed(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + body + GOOD[0])
+    turns = 0
+    while reader.waits:
+        before = len(sink.requests[0][3])  # type: ignore[arg-type]
+        reader.resume()
+        assert len(sink.requests[0][3]) - before < 3000  # type: ignore[arg-type]
+        turns += 1
+    assert turns > 5
+    assert sink.requests[0][3] == b"abc" * 2000 + b"d" * 6000
+    assert sink.whole == 2
 
 
 def test_nothing_begins_while_there_is_enough() -> None:

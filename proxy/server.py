@@ -95,6 +95,15 @@ def serve(settings: Settings) -> None:
         signal.signal(number, lambda *_: sys.exit(0))
     _ignore_hangups()
     _set_up_logging(settings.log_level)
+    try:
+        _serve(settings)
+    finally:
+        # It has ended: what comes now must not become its exit code.
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+
+
+def _serve(settings: Settings) -> None:
     sockets = _bind(settings)
     port, admin_port = _ports(sockets)
     logger.info(

@@ -152,9 +152,12 @@ def test_a_second_sigterm_neither_cuts_nor_postpones(held: Held, workers: int) -
             assert time.monotonic() - began < 8, "each signal made it wait again"
             proxy.signal(signal.SIGTERM)
             time.sleep(0.2)
-        proxy.signal(signal.SIGTERM)
-        proxy.signal(signal.SIGHUP)
         finish(held, client, response)
+        end = time.monotonic() + 20
+        while proxy.popen.poll() is None and time.monotonic() < end:  # up to its last moment
+            proxy.signal(signal.SIGTERM)
+            proxy.signal(signal.SIGHUP)
+            time.sleep(0.002)
         assert proxy.ended() == 0
 
 

@@ -38,28 +38,23 @@ def failed(*options: str, workers: str, port: int = 0, **variables: str) -> str:
     return ended.stderr
 
 
-@WORKERS
-def test_the_port_is_taken(engine: ScriptedEngine, workers: str) -> None:
-    said = failed("--upstream", engine.url, workers=workers, port=engine.port)
+def test_the_port_is_taken(engine: ScriptedEngine) -> None:
+    said = failed("--upstream", engine.url, workers="2", port=engine.port)
     assert f"cannot listen on 127.0.0.1:{engine.port}: Address already in use" in said
 
 
-@WORKERS
-def test_certificates_that_cannot_be_read(
-    engine: ScriptedEngine, workers: str, tmp_path: Path
-) -> None:
+def test_certificates_that_cannot_be_read(engine: ScriptedEngine, tmp_path: Path) -> None:
     broken = tmp_path / "ca.pem"
     broken.write_text("not a certificate")
     url = engine.url.replace("http:", "https:")
-    said = failed("--upstream", url, "--upstream-ca-file", str(broken), workers=workers)
+    said = failed("--upstream", url, "--upstream-ca-file", str(broken), workers="1")
     assert "upstream_ca_file" in said
 
 
-@WORKERS
-def test_an_extra_that_is_missing(engine: ScriptedEngine, workers: str, tmp_path: Path) -> None:
+def test_an_extra_that_is_missing(engine: ScriptedEngine, tmp_path: Path) -> None:
     (tmp_path / "opentelemetry.py").write_text("raise ImportError('not here')")
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    said = failed("--upstream", engine.url, "--otel", workers=workers, PYTHONPATH=path)
+    said = failed("--upstream", engine.url, "--otel", workers="1", PYTHONPATH=path)
     assert "pip install 'tokgauge[otel]'" in said
 
 

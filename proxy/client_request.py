@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import urllib.parse
 from collections.abc import Sequence
 from typing import Any, Self
@@ -13,6 +14,9 @@ _ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 REQUEST = "tokgauge.request"
 """Scope extension: the `ClientRequest`."""
+
+_HOST = re.compile(rb"([\w.~!$&'()*+,;=%-]*|\[[\w:.%~-]+\])(:[0-9]*)?")
+"""RFC 9110 §7.2: what else is taken for a part of it, two readers take in two ways."""
 
 
 class ClientRequest:
@@ -98,6 +102,8 @@ def _why_not(method: str, version: str, incoming: Incoming) -> str | None:
         return "Content-Length is not one number."
     if incoming.hosts > 1 or (incoming.hosts == 0 and version == "1.1"):
         return "The request must have exactly one Host header."
+    if incoming.host is not None and _HOST.fullmatch(incoming.host) is None:
+        return "Host is not a name or an address, with or without a port."
     return None
 
 

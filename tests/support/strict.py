@@ -18,7 +18,7 @@ _FIELD = re.compile(rb"(%b):[ \t]*(%b)[ \t]*" % (_TOKEN, _VALUE))
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t -~\x80-\xff]*)?")
 _CODING = re.compile(_TOKEN)
 _LENGTH = re.compile(rb"[0-9]{1,19}")
-_HOST = re.compile(rb"(?:[A-Za-z0-9\-._~!$&'()*+,;=%]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
+_HOST = re.compile(rb"(?:[A-Za-z0-9\-._~!$&'()*+,;=%]*|\[[0-9A-Za-z:.%_~-]+\])(?::[0-9]*)?")
 
 Headers = list[tuple[bytes, bytes]]
 

@@ -14,7 +14,7 @@ import httpx2
 from proxy.headers import content_headers, to_client
 from proxy.observation import Observation
 from proxy.protocol import Client
-from proxy.transport import EngineStream, Passage, ResponseReader, died_idle
+from proxy.transport import EngineStream, Passage, ResponseReader
 
 _WITHHELD_LIMIT = 16 * 1024
 """Bytes of a response that are waited for to see its first event."""
@@ -251,9 +251,7 @@ def _media_type(content_type: str) -> str:
 
 def _says_nothing_else(error: Exception) -> bool:
     """Whether an engine that ends an exchange like this may do so because of the request."""
-    if not isinstance(error, httpx2.ReadError | httpx2.RemoteProtocolError):
-        return False
-    return not died_idle(error)
+    return isinstance(error, httpx2.ReadError | httpx2.RemoteProtocolError)
 
 
 def _drop(at: float, data: bytes) -> bool:

@@ -61,6 +61,7 @@ class Upstream:
                 stream_idle=settings.stream_idle_timeout,
             ),
             ssl_context=context,
+            on_left=facts.injection.connection_closed,
         )
 
     async def exchange(

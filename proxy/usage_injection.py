@@ -137,6 +137,13 @@ class UsageInjection:
         """The engine may be another one from now on."""
         self._routes = {route: RouteInjection(route) for route in ROUTES}
 
+    def connection_closed(self) -> None:
+        """The engine has closed an idle connection: if it does not say when it started, this may
+        be all that is seen of its end.
+        """
+        if self._started_at is None:
+            self.begin_anew()
+
     def process_started(self, at: float) -> None:
         """The engine's process says when it started (Unix time)."""
         if self._started_at not in (None, at):

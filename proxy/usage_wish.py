@@ -66,7 +66,7 @@ class UsageWish:
     def judge_first(self, data: bytes) -> Verdict:
         """Whether the response may go on, as far as `data`, its first bytes, tells."""
         manners = self._manners
-        if manners is None or data.startswith(b":"):
+        if manners is None or data.startswith((b":", b"\n", b"\r")):
             return "goes"
         lesson = Lesson()
         lesson.feed(data)

@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import cast
@@ -54,6 +54,7 @@ class EngineTransport(httpx2.AsyncBaseTransport):
     idle_expiry: seconds after which an idle connection is not used any more. The default is below
         the five seconds after which uvicorn, and so vLLM, closes it.
     max_header_bytes: limit on the response head, and on what else is not body.
+    on_left: called when the engine has closed an idle connection that could have been used.
 
     A transport belongs to one event loop. Time limits in `request.extensions`, which an
     `httpx2.AsyncClient` puts there, are ignored. Raises httpx2's exceptions (see `errors`).
@@ -67,6 +68,7 @@ class EngineTransport(httpx2.AsyncBaseTransport):
         max_idle_connections: int = 256,
         idle_expiry: float = 4.0,
         max_header_bytes: int = 64 * 1024,
+        on_left: Callable[[], None] = lambda: None,
     ) -> None:
         self._timeouts = timeouts = timeouts or Timeouts()
         self._ssl_context = ssl_context
@@ -83,6 +85,7 @@ class EngineTransport(httpx2.AsyncBaseTransport):
         self._opened_total = 0
         self._reused_total = 0
         self._closed = False
+        self._on_left = on_left
         self._sweeper: asyncio.TimerHandle | None = None
         limits = (timeouts.write, timeouts.first_byte, timeouts.stream_idle)
         shortest = min((limit for limit in limits if limit is not None), default=8.0)
@@ -231,8 +234,11 @@ class EngineTransport(httpx2.AsyncBaseTransport):
     def connection_gone(self, connection: Connection) -> None:
         self._active.discard(connection)
         idle = self._idle.get(connection.origin)
-        if idle is not None and idle.pop(connection, None) is not None:
+        since = idle.pop(connection, None) if idle is not None else None
+        if since is not None:
             self._idle_count -= 1
+            if not self._closed and since >= monotonic() - self._idle_expiry:
+                self._on_left()
         if connection.established:
             self._closing.add(connection)
 
@@ -249,9 +255,11 @@ class EngineTransport(httpx2.AsyncBaseTransport):
         while idle:
             connection, since = idle.popitem()
             self._idle_count -= 1
-            if since >= oldest and connection.usable():
-                self._reused_total += 1
-                return connection
+            if since >= oldest:
+                if connection.usable():
+                    self._reused_total += 1
+                    return connection
+                self._on_left()
             connection.discard()
         return None
 

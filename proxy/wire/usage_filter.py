@@ -103,7 +103,8 @@ class UsageEventFilter:
             if event.endswith(b"\r") and position == len(raw):
                 self._after_cr = "keep" if kept else "drop"
         rest = raw[position:]
-        if position >= sent and len(rest) <= _HELD_LIMIT and not rest.startswith(b":"):
+        no_event = rest.startswith((b":", b"\n", b"\r")) and not self._held_event
+        if position >= sent and len(rest) <= _HELD_LIMIT and not no_event:
             self._part = rest
         else:
             out += (self.release(), raw[max(position, sent) :])

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.transport.reader import ResponseReader
@@ -26,6 +26,7 @@ def new_reader() -> ResponseReader:
     return ResponseReader(head_request=False, limit=65_536)
 
 
+@settings(deadline=None)
 @given(bodies, cuts, st.sampled_from(["", ";name=value", ';a="b c"']))
 def test_chunked(chunks: list[bytes], places: list[int], extension: str) -> None:
     raw = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -42,6 +43,7 @@ def test_chunked(chunks: list[bytes], places: list[int], extension: str) -> None
     assert reader.reason == b"OK"
 
 
+@settings(deadline=None)
 @given(bodies, cuts)
 def test_length(chunks: list[bytes], places: list[int]) -> None:
     body = b"".join(chunks)
@@ -53,6 +55,7 @@ def test_length(chunks: list[bytes], places: list[int]) -> None:
     assert not reader.surplus
 
 
+@settings(deadline=None)
 @given(bodies, cuts)
 def test_until_eof(chunks: list[bytes], places: list[int]) -> None:
     body = b"".join(chunks)
@@ -64,6 +67,7 @@ def test_until_eof(chunks: list[bytes], places: list[int]) -> None:
     assert not reader.keep_alive
 
 
+@settings(deadline=None)
 @given(bodies.filter(bool), cuts, st.integers(0, 10_000))
 def test_any_cut_short_is_incomplete(chunks: list[bytes], places: list[int], end: int) -> None:
     raw = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -77,6 +81,7 @@ def test_any_cut_short_is_incomplete(chunks: list[bytes], places: list[int], end
     assert reader.fault is None
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=400), cuts)
 def test_any_bytes_end_in_a_state(raw: bytes, places: list[int]) -> None:
     reader = new_reader()

@@ -12,6 +12,7 @@ import re
 import string
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -28,6 +29,8 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+
+from proxy.quantities import BANDWIDTHS, BYTES, COUNTS, read_quantity
 
 ENVIRONMENT_PREFIX = "TOKGAUGE_"
 
@@ -146,10 +149,20 @@ class _Trimming(BaseModel):
         return trimmed
 
 
+def _as_quantity(value: object, units: Mapping[str, float]) -> object:
+    """Sizes are written as in the commands: 14.14GB, 768 GB/s, 7.07B; or as a plain number."""
+    if not isinstance(value, str) or not value.strip()[-1:].isalpha() or value.isalpha():
+        return value
+    return read_quantity(value, units)
+
+
 EngineUrl = Annotated[str, AfterValidator(_engine_url)]
 Seconds = Annotated[float, Field(gt=0, le=86400 * 7, allow_inf_nan=False)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_from_commas)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+ByteSize = Annotated[Positive, BeforeValidator(partial(_as_quantity, units=BYTES))]
+ByteRate = Annotated[Positive, BeforeValidator(partial(_as_quantity, units=BANDWIDTHS))]
+Count = Annotated[Positive, BeforeValidator(partial(_as_quantity, units=COUNTS))]
 Pid = Annotated[int, Field(gt=0)]
 Pids = Annotated[tuple[Pid, ...], BeforeValidator(_from_commas)]
 Host = Annotated[str, AfterValidator(_listening)]
@@ -193,18 +206,18 @@ class Engine(_Trimming):
     tensor_parallel_size: int = Field(
         1, ge=1, le=1024, description="GPUs that share every layer (vLLM's --tensor-parallel-size)."
     )
-    gpu_bandwidth: Positive | None = Field(
+    gpu_bandwidth: ByteRate | None = Field(
         None, description="Memory bandwidth of one GPU in bytes/s. Default: card table, then NVML."
     )
-    gpu_measured_bandwidth: Positive | None = Field(
+    gpu_measured_bandwidth: ByteRate | None = Field(
         None, description="Memory bandwidth of one GPU as you measured it, in bytes/s."
     )
-    gpu_flops: Positive | None = Field(
+    gpu_flops: Count | None = Field(
         None,
         description="Dense FLOP/s of one GPU in the model's precision; with matmul_parameters it "
         "tells whether a large batch is limited by computing.",
     )
-    matmul_parameters: Positive | None = Field(
+    matmul_parameters: Count | None = Field(
         None, description="Parameters that every token is multiplied with (MoE: the active ones)."
     )
     model_path: str | None = Field(
@@ -212,13 +225,13 @@ class Engine(_Trimming):
         description="Directory, file or cached repository of the model's weights. Default: the "
         "root that GET /v1/models names.",
     )
-    weights_bytes: Positive | None = Field(
+    weights_bytes: ByteSize | None = Field(
         None, description="Bytes of weights that one decode step reads. Default: from the files."
     )
-    checkpoint_bytes: Positive | None = Field(
+    checkpoint_bytes: ByteSize | None = Field(
         None, description="Bytes of the whole checkpoint. Default: from the files."
     )
-    kv_bytes_per_token: Positive | None = Field(
+    kv_bytes_per_token: ByteSize | None = Field(
         None, description="Bytes of KV cache per token of context. Default: from config.json."
     )
     kv_cache_dtype: str | None = Field(

@@ -56,7 +56,8 @@ def test_the_console_script_is_the_same_command() -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["sevre"], "No such command 'sevre'"),
+        (["sevre"], "No such command 'sevre'. Did you mean 'serve'?"),
+        (["xyz"], "No such command 'xyz'."),
         (["serve"], "upstream is not set"),
         (["serve", "--upstreem", "x"], "No such option"),
         (["serve", "--upstream", "localhost:8000"], "flag --upstream"),

@@ -423,3 +423,25 @@ def test_the_settings_file_has_every_setting_with_its_default(tmp_path: Path) ->
             if info.default is not None and not info.is_required():
                 assert getattr(model, name) == info.default, name
     assert settings.duration_buckets == DURATION_BUCKETS
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "number"),
+    [
+        ("weights_bytes", "14.14GB", 14.14e9),
+        ("weights_bytes", "13.2 GiB", 13.2 * 2**30),
+        ("kv_bytes_per_token", "56kib", 57_344),
+        ("gpu_bandwidth", "768 GB/s", 768e9),
+        ("gpu_bandwidth", "768e9", 768e9),
+        ("gpu_flops", "154.8T", 154.8e12),
+        ("matmul_parameters", "7.07B", 7.07e9),
+    ],
+)
+def test_quantities_read_as_in_the_commands(field: str, text: str, number: float) -> None:
+    settings = load_settings(None, {}, {"upstream": "http://e:1", field: text})
+    assert getattr(settings.engine, field) == pytest.approx(number)
+
+
+def test_a_quantity_with_a_wrong_unit_says_which_there_are() -> None:
+    with pytest.raises(SettingsError, match=r"'14.14GT' is not a number \(units: b, kb, mb, gb"):
+        load_settings(None, {}, {"upstream": "http://e:1", "weights_bytes": "14.14GT"})

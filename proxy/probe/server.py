@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,9 @@ from proxy.wire.request import read_request
 from proxy.wire.sse import EventReader
 
 __all__ = ["Answer", "RefusedError", "Server", "Watcher", "error_text"]
+
+_HTML = re.compile(rb"\s*(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html)\b", re.IGNORECASE | re.DOTALL)
+_TITLE = re.compile(rb"<title[^>]*>([^<]{1,500})</title>", re.IGNORECASE)
 
 _BODY_LIMIT = 64 * 1024 * 1024
 _CONNECT_SECONDS = 10.0
@@ -296,6 +300,10 @@ def error_text(body: bytes) -> str:
             found = found.get("message", found)
         if found is not None:
             return printable(str(found)[:500])
+    if page := _HTML.match(body):
+        title = _TITLE.search(body[page.end() :])
+        named = " ".join(title[1].decode("utf-8", "replace").split()) if title else ""
+        return f"a web page, titled {printable(named)[:100]!r}" if named else "a web page"
     return printable(body[:200].decode("utf-8", "replace")).strip() or "no explanation"
 
 

@@ -44,6 +44,8 @@ class Experiment:
     """What was different from a plain experiment."""
     readings: tuple[EngineReading, EngineReading] | None = None
     """The server's own figures before and after the last stream, where it has known ones."""
+    reading_at_first: EngineReading | None = None
+    """The same before the last answer that was not streamed."""
 
     def typical(self, figure: Callable[[Run], float | None]) -> float | None:
         """The median of a figure over the runs that have it."""
@@ -73,15 +75,27 @@ class Experiment:
     @property
     def tokens_of_others(self) -> int | None:
         """Tokens that the server generated for others during the last stream, where it tells."""
-        own = self.runs[-1].streamed.measurement.completion_tokens
-        if self.readings is None or own is None:
+        if self.readings is None:
             return None
-        before, after = self.readings
-        if before.generation_tokens_total is None or after.generation_tokens_total is None:
+        return _of_others(*self.readings, self.runs[-1].streamed)
+
+    @property
+    def tokens_of_others_before(self) -> int | None:
+        """The same during the last answer that was not streamed."""
+        if self.readings is None or self.reading_at_first is None:
             return None
-        if engine_metrics.between(before, after).problem is not None:
-            return None
-        return max(0, after.generation_tokens_total - before.generation_tokens_total - own)
+        return _of_others(self.reading_at_first, self.readings[0], self.runs[-1].not_streamed)
+
+    @property
+    def requests_of_others(self) -> int | None:
+        """The most requests that ran or waited when none of ours did, around the last run."""
+        looks = (self.reading_at_first, *(self.readings or ()))
+        found = [
+            look.running + (look.waiting or 0)
+            for look in looks
+            if look is not None and look.running is not None
+        ]
+        return max(found, default=None)
 
     @property
     def mean_context(self) -> float | None:
@@ -123,12 +137,15 @@ def run_experiment(
     card = _choose(listed, model, notes)
     question = Question(card.id, prompt, max_tokens)
     made: list[Run] = []
+    first: EngineReading | None = None
     before: EngineReading | None = None
     for number in range(1, runs + 1):
         of = f" ({number} of {runs})" if runs > 1 else ""
         answers = []
         for stream, name in ((False, "not streamed"), (True, "streamed")):
-            before = server.engine_reading() if stream else None
+            before = server.engine_reading()
+            if not stream:
+                first = before
             watcher.begins(name + of)
             try:
                 answer, question = _ask(server, question, card, listed, stream, watcher, notes)
@@ -140,7 +157,19 @@ def run_experiment(
     if not made[-1].streamed.streamed:
         notes.append("the server did not stream although it was asked to: no decode rate")
     readings = None if before is None or after is None else (before, after)
-    return Experiment(server.url, card, question, tuple(made), tuple(notes), readings)
+    return Experiment(server.url, card, question, tuple(made), tuple(notes), readings, first)
+
+
+def _of_others(before: EngineReading, after: EngineReading, ours: Answer) -> int | None:
+    """Tokens between two readings that were not ours."""
+    own = ours.measurement.completion_tokens
+    if own is None or before.generation_tokens_total is None:
+        return None
+    if after.generation_tokens_total is None:
+        return None
+    if engine_metrics.between(before, after).problem is not None:
+        return None
+    return max(0, after.generation_tokens_total - before.generation_tokens_total - own)
 
 
 def _listed(server: Server, model: str | None) -> tuple[tuple[ServedModel, ...], list[str]]:

@@ -23,6 +23,9 @@ __all__ = ["READING_SPEED", "document", "ending", "findings", "judge", "seconds"
 READING_SPEED = 10.0
 """Characters per second that a person reads at most, about."""
 
+_RUNS_DIFFER = 1.2
+"""Quotient of the speeds of the two answers from which on they differ."""
+
 _OTHERS_MATTER = 0.1
 """Tokens for others, as a share of the own ones, above which the stream was not alone."""
 
@@ -92,6 +95,8 @@ def findings(experiment: Experiment, verdict: Verdict) -> Iterator[str]:
         if streamed is not None and experiment.runs[-1].streamed.streamed:
             line += f"; streamed: {seconds(streamed)}"
         yield line
+    if difference := _difference(experiment):
+        yield difference
     yield _endings(experiment.runs[-1], experiment.question.max_tokens)
     pace = experiment.characters_per_second
     if pace is None:
@@ -112,6 +117,41 @@ def findings(experiment: Experiment, verdict: Verdict) -> Iterator[str]:
         if experiment.tokens_of_others is None:
             yield "other requests at the same time would explain it too: repeat it when idle"
         yield from verdict.advice[:1]
+
+
+def _difference(experiment: Experiment) -> str | None:
+    """Why the two answers took different times; None where they did not, or it cannot be said."""
+    run = experiment.runs[-1]
+    ours = (run.not_streamed, run.streamed)
+    speeds = [answer.tokens_per_second for answer in ours]
+    slow, fast = min((s or 0.0) for s in speeds), max((s or 0.0) for s in speeds)
+    if not slow or fast / slow < _RUNS_DIFFER or not run.streamed.streamed:
+        return None
+    took = " and ".join(seconds(answer.measurement.duration) for answer in ours)
+    of_others = (experiment.tokens_of_others_before, experiment.tokens_of_others)
+    own = [answer.measurement.completion_tokens or 0 for answer in ours]
+    busy = any(
+        others is not None and others > _OTHERS_MATTER * mine
+        for others, mine in zip(of_others, own, strict=True)
+    )
+    if busy or experiment.requests_of_others:
+        during = " and ".join("unknown" if n is None else str(n) for n in of_others)
+        queue = experiment.requests_of_others
+        waiting = f", with up to {queue} requests of theirs running or waiting" if queue else ""
+        return (
+            f"not streamed and streamed took {took}, and the server worked for others meanwhile "
+            f"({during} tokens{waiting}): that, not streaming, may be the difference; repeat it "
+            "when idle"
+        )
+    if None not in of_others:
+        return (
+            f"not streamed and streamed took {took}, with nobody else there: repeat it with "
+            "--runs 5 before reading anything into that"
+        )
+    return (
+        f"not streamed and streamed took {took}; whether others were served meanwhile is not "
+        "known, so it says nothing about streaming: repeat it with --runs 5"
+    )
 
 
 def ending(answer: Answer, max_tokens: int) -> str:

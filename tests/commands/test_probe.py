@@ -393,11 +393,47 @@ def test_a_server_that_is_busy_with_others_is_not_suspected(engine: ScriptedEngi
         return send(answer(text.encode(), content_type="text/plain"))
 
     engine.on(CHAT, send(body()), plain_stream(usage_event(TOKENS)))
-    engine.on("/metrics", page(1000), page(1000 + TOKENS + 200))
+    engine.on(
+        "/metrics", page(1000), page(1000 + TOKENS), page(1000 + 2 * TOKENS + 200)
+    )  # fmt: skip
     found = document(engine.url, "--bandwidth", "100TB/s", "--weights-bytes", "14GB")
     assert found["summary"]["tokens_of_others"] == 200
     assert found["verdict"]["level"] == "not_judged"
     assert "200 tokens for others" in found["verdict"]["headline"]
+
+
+@pytest.mark.parametrize(
+    ("running", "waiting", "others", "said"),
+    [
+        (0, 0, 0, "with nobody else there"),
+        (2, 5, 0, "with up to 7 requests of theirs running or waiting"),
+        (0, 0, 300, "(300 and 0 tokens)"),
+    ],
+)
+def test_runs_that_differ_do_not_blame_streaming(
+    engine: ScriptedEngine, running: int, waiting: int, others: int, said: str
+) -> None:
+    def page(generated: int) -> Script:
+        labels = '{engine="0",model_name="qwen"}'
+        text = (
+            f"# TYPE vllm:generation_tokens counter\nvllm:generation_tokens_total{labels} "
+            f"{generated}\n# TYPE vllm:num_requests_running gauge\n"
+            f"vllm:num_requests_running{labels} {running}\n"
+            f"# TYPE vllm:num_requests_waiting gauge\nvllm:num_requests_waiting{labels} {waiting}\n"
+        )
+        return send(answer(text.encode(), content_type="text/plain"))
+
+    async def slowly(conversation: Conversation) -> None:
+        await conversation.pause(1.0)
+        await conversation.send(body())
+
+    engine.on(CHAT, slowly, plain_stream(usage_event(TOKENS)))
+    first = 1000 + TOKENS + others
+    engine.on("/metrics", page(1000), page(first), page(first + TOKENS))
+    found = document(engine.url)
+    line = next(line for line in found["findings"] if line.startswith("not streamed and streamed"))
+    assert said in line
+    assert "streaming" not in line or "not streaming" in line
 
 
 def test_the_first_of_several_models_is_asked(engine: ScriptedEngine) -> None:
@@ -415,6 +451,18 @@ def test_a_server_without_a_list_of_models(engine: ScriptedEngine) -> None:
     engine.on("/v1/models", send(json_answer({"detail": "Not Found"}, "404 Not Found")))
     engine.on(CHAT, send(body()), plain_stream(usage_event(TOKENS)))
     assert document(engine.url, "--model", "anything")["model"] == "anything"
+
+
+def test_an_error_page_is_told_in_one_line(engine: ScriptedEngine) -> None:
+    page = (
+        b"<!DOCTYPE html>\n<html><head><title>502\n Bad Gateway</title></head><body>\n<h1>no</h1>"
+    )
+    engine.on(CHAT, send(answer(page, content_type="text/html", status="502 Bad Gateway")))
+    result = run(engine.url)
+    assert result.exit_code == 3
+    assert "fails with 502: a web page, titled '502 Bad Gateway'" in result.output
+    assert "<h1>" not in result.output
+    assert len(result.output.strip().splitlines()) == 1
 
 
 # --- what cannot be measured ---------------------------------------------------------------------

@@ -126,7 +126,8 @@ class Delivery:
         if self.head_sent is None:
             keeps_up = self._send_head(head, hides=hides, body_follows=body_follows)
         elif status == 200 and _media_type(content.get("content-type", "")) == self.head_sent:
-            keeps_up = True
+            # The first answer may have ended before its head had left.
+            keeps_up = body_follows or self._client.release_head()
         else:
             raise UnlikeItsHead(f"an answer of status {status} to a request that is sent again")
         if body_follows:

@@ -11,7 +11,7 @@ from proxy.diagnosis.evidence import Evidence
 from proxy.diagnosis.verdict import Verdict
 from proxy.exchange import MIN_ARRIVALS_FOR_RATE, MIN_TOKENS_FOR_RATE
 from proxy.model.ceiling import HEALTHY
-from proxy.model.kv import KvCache
+from proxy.model.kv import KvCache, KvUnknown
 from proxy.model.weights import WeightsFound, WeightsUnknown
 from proxy.probe.ceiling import Ceiling
 from proxy.probe.experiment import Experiment, Run
@@ -291,6 +291,13 @@ def _missing(ceiling: Ceiling) -> Iterator[str]:
             f"weights unknown: {ceiling.weights.reason}: set --weights-bytes, or --params and "
             "--bits for an estimate"
         )
+    elif ceiling.weights.bytes_per_step() is None:
+        yield (
+            f"weights read per token unknown: {ceiling.weights.streamed_unknown_because}: set "
+            "--weights-bytes"
+        )
+    elif isinstance(ceiling.kv, KvUnknown) and not ceiling.kv.negligible_when_short:
+        yield f"what a sequence keeps is unknown: {ceiling.kv.reason}"
 
 
 def _why_no_rate(experiment: Experiment) -> str:

@@ -1,4 +1,4 @@
-"""Writes what follows from the code: config/tokgauge.toml and the tables of README.md.
+"""Writes what follows from the code: config/tokgauge.toml, the tables of README.md and models.md.
 
 python docs/generate.py writes; with --check it only says what is out of date (exit code 1).
 """
@@ -9,7 +9,7 @@ import re
 import sys
 import textwrap
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 
 from proxy.cli import main
 from proxy.metrics import Metrics
+from proxy.model.architectures import known_architectures
 from proxy.settings import DURATION_BUCKETS, Engine, Settings
 
 ROOT = Path(__file__).parent.parent
@@ -165,26 +166,56 @@ def alerts_table() -> Iterator[str]:
             )
 
 
-TABLES = {
-    "settings": settings_table,
-    "metrics": metrics_table,
-    "commands": commands_table,
-    "alerts": alerts_table,
+_RULES = {
+    "plain": "every layer once",
+    "looped": "layers several times for a token",
+    "double": "two attention blocks in a layer",
+    "shared": "blocks again in several layers",
+    "mamba1": "recurrent layers (Mamba)",
+    "mamba2": "recurrent layers (Mamba 2)",
+    "delta": "recurrent layers (gated delta rule)",
+    "kimi": "recurrent layers (Kimi delta attention)",
+    "convolution": "short convolutions",
+    "text part": "as its text model",
+    "unknown": "not understood",
+}
+
+
+def architectures_table() -> Iterator[str]:
+    """One line for every architecture of the table."""
+    yield "| architecture | how a step reads it | more |"
+    yield "| --- | --- | --- |"
+    for line in known_architectures():
+        rule = _RULES[line.rule]
+        shown = f"**{rule}**" if line.rule == "unknown" else rule
+        yield f"| `{line.name}` | {shown} | {_cell(line.note)} |"
+
+
+TABLES: dict[str, dict[str, Callable[[], Iterator[str]]]] = {
+    "README.md": {
+        "settings": settings_table,
+        "metrics": metrics_table,
+        "commands": commands_table,
+        "alerts": alerts_table,
+    },
+    "docs/models.md": {"architectures": architectures_table},
 }
 
 
 def documents() -> dict[Path, str]:
     """Path → what should stand there."""
-    readme = ROOT / "README.md"
-    text = readme.read_text()
-    for name, table in TABLES.items():
-        start, end = f"<!-- {name}: docs/generate.py -->", f"<!-- end of {name} -->"
-        pattern = re.compile(re.escape(start) + ".*?" + re.escape(end), re.DOTALL)
-        block = "\n".join([start, *table(), end])
-        text, count = pattern.subn(lambda _, block=block: block, text)  # type: ignore[misc]
-        if count != 1:
-            raise SystemExit(f"README.md must have the marks {start} … {end} once")
-    return {readme: text, ROOT / "config" / "tokgauge.toml": settings_file()}
+    found = {ROOT / "config" / "tokgauge.toml": settings_file()}
+    for file, tables in TABLES.items():
+        text = (ROOT / file).read_text()
+        for name, table in tables.items():
+            start, end = f"<!-- {name}: docs/generate.py -->", f"<!-- end of {name} -->"
+            pattern = re.compile(re.escape(start) + ".*?" + re.escape(end), re.DOTALL)
+            block = "\n".join([start, *table(), end])
+            text, count = pattern.subn(lambda _, block=block: block, text)  # type: ignore[misc]
+            if count != 1:
+                raise SystemExit(f"{file} must have the marks {start} … {end} once")
+        found[ROOT / file] = text
+    return found
 
 
 def generate(*, check: bool) -> list[str]:

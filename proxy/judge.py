@@ -351,6 +351,7 @@ class Judge:
                 context_tokens_at_most=decoded.context_tokens_at_most,
                 tokens_per_step=per_step,
                 prefill_share=_prefill(rates),
+                context_tokens_at_least=decoded.context_tokens_at_least,
             )
         if self._several_workers:
             return NotJudged("the engine tells no steps, and other workers' requests are not known")
@@ -370,6 +371,7 @@ class Judge:
             context_tokens_at_most=decoded.context_tokens_at_most,
             tokens_per_step=per_step,
             prefill_share=None,
+            context_tokens_at_least=decoded.context_tokens_at_least,
         )
 
     def _explains(self) -> bool:

@@ -15,15 +15,15 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+from tokgauge.diagnosis.live import LiveMeter
+from tokgauge.engine.facts import EngineFacts
+from tokgauge.export.prometheus import Metrics
+from tokgauge.measure.record import Measurement
+from tokgauge.measure.tap import Observation, Observer
+from tokgauge.measure.timeline import Exchange
+from tokgauge.settings import Settings
 
 from bench.engine import EVENT, EVENT_BYTES, MODEL
-from proxy.engine import EngineFacts
-from proxy.exchange import Exchange
-from proxy.live import LiveMeter
-from proxy.measurement import Measurement
-from proxy.metrics import Metrics
-from proxy.observation import Observation, Observer
-from proxy.settings import Settings
 
 _STREAMS = 64
 _ROUNDS = 250

@@ -6,11 +6,11 @@ import secrets
 import sys
 from collections.abc import Callable, Mapping
 
-import proxy.app
-from proxy.measurement import Outcome
-from proxy.observation import Observation, Observer
-from proxy.server import serve
-from proxy.settings import Settings
+import tokgauge.serve.app
+from tokgauge.measure.record import Outcome
+from tokgauge.measure.tap import Observation, Observer
+from tokgauge.serve.server import serve
+from tokgauge.settings import Settings
 
 
 class NoObservation(Observation):
@@ -80,5 +80,5 @@ class NoObserver(Observer):
 
 if __name__ == "__main__":
     # Users have no such switch, and shall have none: the application is changed from outside.
-    setattr(proxy.app, "Observer", NoObserver)  # noqa: B010
+    setattr(tokgauge.serve.app, "Observer", NoObserver)  # noqa: B010
     serve(Settings(upstream=sys.argv[1], port=int(sys.argv[2]), log_level="warning"))

@@ -16,10 +16,9 @@ from typing import Any
 import yaml
 from prometheus_client.metrics import MetricWrapperBase
 from pydantic.fields import FieldInfo
-
-from proxy.cli import main
-from proxy.metrics import Metrics
-from proxy.settings import DURATION_BUCKETS, Engine, Settings
+from tokgauge.cli import main
+from tokgauge.export.prometheus import Metrics
+from tokgauge.settings import DURATION_BUCKETS, Engine, Settings
 
 ROOT = Path(__file__).parent.parent
 
@@ -53,7 +52,7 @@ _HEAD = """\
 #
 # The environment wins over this file (TOKGAUGE_STREAM_IDLE_TIMEOUT for stream_idle_timeout), flags
 # win over both (--stream-idle-timeout). A wrong name or value is refused at the start.
-# Written by docs/generate.py from proxy/settings.py.
+# Written by docs/generate.py from proxy/tokgauge/settings.py.
 """
 
 

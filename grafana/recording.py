@@ -20,13 +20,12 @@ from typing import Any
 
 import httpx2
 from panels import Json
-
-from proxy.server import BackgroundProxy
-from proxy.settings import Settings
-from proxy.simulator.gpu import Scene, SimulatedNvml
-from proxy.simulator.profile import EngineProfile, changed
-from proxy.simulator.server import running_engine
-from proxy.simulator.story import story
+from tokgauge.serve.server import BackgroundProxy
+from tokgauge.settings import Settings
+from tokgauge.simulator.gpu import Scene, SimulatedNvml
+from tokgauge.simulator.profile import EngineProfile, changed
+from tokgauge.simulator.server import running_engine
+from tokgauge.simulator.story import story
 
 PROGRAM = "prometheus"
 

@@ -13,8 +13,8 @@ from tests.support.engine import ScriptedEngine, stream
 from tests.support.metrics import Scrape, Watch, scrape
 
 if TYPE_CHECKING:
-    from proxy.server import BackgroundProxy
-    from proxy.simulator.gpu import SimulatedNvml
+    from tokgauge.serve.server import BackgroundProxy
+    from tokgauge.simulator.gpu import SimulatedNvml
 
 MODELS = ("qwen", "gemma")
 
@@ -54,8 +54,8 @@ def shared_engine() -> Iterator[ScriptedEngine]:
 
 def start_proxy(**settings: Any) -> "BackgroundProxy":
     """A proxy in this process, not yet entered. Imported late: most tests never need the server."""
-    from proxy.server import BackgroundProxy
-    from proxy.settings import Settings
+    from tokgauge.serve.server import BackgroundProxy
+    from tokgauge.settings import Settings
 
     return BackgroundProxy(Settings(**{"models": MODELS, "port": 0, "nvml": False, **settings}))
 
@@ -92,7 +92,7 @@ def new_rig() -> Iterator[Callable[..., Rig]]:
 @pytest.fixture
 def nvml() -> Iterator["SimulatedNvml"]:
     """The founding scene's GPU, as pynvml sees it."""
-    from proxy.simulator.gpu import SimulatedNvml, founding_scene
+    from tokgauge.simulator.gpu import SimulatedNvml, founding_scene
 
     gpu = SimulatedNvml(founding_scene())
     gpu.install()

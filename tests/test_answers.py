@@ -7,11 +7,11 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokgauge.diagnosis.answers import Answers, Spread, together
+from tokgauge.dialects.request import read_request
+from tokgauge.measure.record import Outcome
+from tokgauge.measure.timeline import Exchange
 
-from proxy.answers import Answers, Spread, together
-from proxy.exchange import Exchange
-from proxy.measurement import Outcome
-from proxy.wire.request import read_request
 from tests.support.chat import body_of, whole_answer
 from tests.support.engine import ROLE, chat_event
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import psutil
 import pytest
+from tokgauge.dialects.template import Template
+from tokgauge.measure.timeline import Exchange
+from tokgauge.relay.delivery import Delivery
+from tokgauge.relay.relay import Carriage
 
-from proxy.delivery import Delivery
-from proxy.exchange import Exchange
-from proxy.relay import Carriage
-from proxy.wire.template import Template
 from tests.conftest import Rig
 from tests.support.chat import CHAT, COMPLETIONS, ask, body_of, whole_answer
 from tests.support.client import JSON, RawClient, UncleanEnd, fetch, request

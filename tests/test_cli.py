@@ -7,11 +7,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from tokgauge import __version__
+from tokgauge.cli import main
+from tokgauge.settings import flag_name, option_fields
+from tokgauge.simulator.server import running_engine
 
-from proxy import __version__
-from proxy.cli import main
-from proxy.settings import flag_name, option_fields
-from proxy.simulator.server import running_engine
 from tests.support.process import run, serving
 
 COMMANDS = ["serve", "demo", "simulate", "probe", "ceiling", "plan", "check"]

@@ -1,10 +1,10 @@
 """When the engine decoded, as the streams show it."""
 
 import pytest
+from tokgauge.diagnosis.decoding import DecodingWatch
+from tokgauge.dialects.request import Asked
+from tokgauge.measure.timeline import Exchange
 
-from proxy.decoding import DecodingWatch
-from proxy.exchange import Exchange
-from proxy.wire.request import Asked
 from tests.support.engine import ROLE, chat_event
 
 CALL = chat_event({"tool_calls": [{"index": 0, "function": {"arguments": "1"}}]})

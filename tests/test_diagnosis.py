@@ -8,10 +8,9 @@ from dataclasses import dataclass, fields, replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from proxy.diagnosis.diagnose import diagnose
-from proxy.diagnosis.evidence import Evidence
-from proxy.diagnosis.verdict import (
+from tokgauge.diagnosis.diagnose import diagnose
+from tokgauge.diagnosis.evidence import Evidence
+from tokgauge.diagnosis.verdict import (
     CAUSE_KINDS,
     LEVELS,
     NOT_JUDGED_REASONS,
@@ -19,7 +18,7 @@ from proxy.diagnosis.verdict import (
     Level,
     NotJudgedReason,
 )
-from proxy.gpu.readings import THROTTLE_REASONS
+from tokgauge.gpu.readings import THROTTLE_REASONS
 
 MIB = 1024**2
 

@@ -15,8 +15,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+from tokgauge.commands.serve import command as serve
 
-from proxy.commands.serve import command as serve
 from tests.support.process import environment, run
 
 ROOT = Path(__file__).parent.parent
@@ -177,7 +177,7 @@ def test_the_wheel_has_everything_that_is_in_the_package(wheel: Path) -> None:
         ["git", "ls-files", "proxy"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     there = {name for name in listed.stdout.split() if (ROOT / name).exists()}
-    assert "proxy/gpu/cards.tsv" in there
+    assert "proxy/tokgauge/gpu/cards.tsv" in there
     assert there - packed == set()
 
 
@@ -185,7 +185,7 @@ def test_the_wheel_runs_without_a_writable_home(wheel: Path, tmp_path: Path) -> 
     """As in the image: installed files only, a home that is not there, nothing written."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
-    code = "from proxy.cli import main; main(prog_name='tokgauge')"
+    code = "from tokgauge.cli import main; main(prog_name='tokgauge')"
     ended = subprocess.run(
         [sys.executable, "-c", code, "ceiling", "--json", "--gpu", "RTX A6000", "--params", "7e9"],
         cwd="/", capture_output=True, text=True, timeout=60,

@@ -18,9 +18,9 @@ from typing import Any
 
 import httpx2
 import pytest
+from tokgauge.serve.server import BackgroundProxy
+from tokgauge.settings import Settings
 
-from proxy.server import BackgroundProxy
-from proxy.settings import Settings
 from tests.support.metrics import scrape
 
 pytestmark = pytest.mark.timed
@@ -39,8 +39,8 @@ def engine_process(**profile: Any) -> Iterator[str]:
     profile = {"flops": 1e18, "max_num_batched_tokens": 1_000_000, **profile}
     code = (
         "import json, sys\n"
-        "from proxy.simulator.profile import EngineProfile\n"
-        "from proxy.simulator.server import run\n"
+        "from tokgauge.simulator.profile import EngineProfile\n"
+        "from tokgauge.simulator.server import run\n"
         "run(EngineProfile(**json.loads(sys.argv[1])), port=int(sys.argv[2]))\n"
     )
     process = subprocess.Popen(

@@ -15,19 +15,19 @@ from typing import Any
 
 import httpx2
 import pytest
+from tokgauge.diagnosis.judge import Judge
+from tokgauge.engine.facts import EngineFacts
+from tokgauge.export.published import Published
+from tokgauge.measure.timeline import Exchange
+from tokgauge.relay.upstream import Upstream
+from tokgauge.serve.server import BackgroundProxy
+from tokgauge.settings import Settings
+from tokgauge.simulator.checkpoint import write_awq, write_bf16
+from tokgauge.simulator.gpu import SimulatedNvml, founding_scene
+from tokgauge.simulator.profile import EngineProfile
+from tokgauge.simulator.server import create_server, running_engine
+from tokgauge.simulator.story import story
 
-from proxy.engine import EngineFacts
-from proxy.exchange import Exchange
-from proxy.judge import Judge
-from proxy.published import Published
-from proxy.server import BackgroundProxy
-from proxy.settings import Settings
-from proxy.simulator.checkpoint import write_awq, write_bf16
-from proxy.simulator.gpu import SimulatedNvml, founding_scene
-from proxy.simulator.profile import EngineProfile
-from proxy.simulator.server import create_server, running_engine
-from proxy.simulator.story import story
-from proxy.upstream import Upstream
 from tests.support.chat import CHAT, whole_answer
 from tests.support.chat import ask as ask_scripted
 from tests.support.engine import Conversation, ScriptedEngine, answer, stream
@@ -342,10 +342,10 @@ def test_a_worker_that_does_not_judge_keeps_no_ended_exchanges(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("where", "broken"),
     [
-        ("judge", "proxy.judge.diagnose"),
-        ("gpu", "proxy.judge.NvmlReader.read"),
-        ("live", "proxy.live.LiveMeter._tick"),
-        ("poll", "proxy.upstream.read_models"),
+        ("judge", "tokgauge.diagnosis.judge.diagnose"),
+        ("gpu", "tokgauge.diagnosis.judge.NvmlReader.read"),
+        ("live", "tokgauge.diagnosis.live.LiveMeter._tick"),
+        ("poll", "tokgauge.relay.upstream.read_models"),
     ],
 )
 def test_failures_beside_the_requests_are_counted_and_pass(
@@ -381,7 +381,7 @@ def test_failures_beside_the_requests_are_counted_and_pass(
 def test_losing_nvml_costs_its_figures_and_nothing_else(
     tmp_path: Path, nvml: SimulatedNvml
 ) -> None:
-    from proxy.simulator.gpu import lost_gpu_scene
+    from tokgauge.simulator.gpu import lost_gpu_scene
 
     with running_engine() as url, BackgroundProxy(Settings(upstream=url, **FAST)) as proxy:
         published(proxy, "gpu_utilization_ratio", gpu="0")

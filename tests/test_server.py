@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tokgauge.simulator.server import running_engine
 
-from proxy.simulator.server import running_engine
 from tests.support.client import JSON, RawClient, Response, fetch, request
 from tests.support.metrics import scrape, wait_until
 from tests.support.process import Process, run, serving, status

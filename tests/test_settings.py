@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from proxy.settings import (
+from tokgauge.settings import (
     DURATION_BUCKETS,
     Engine,
     Settings,

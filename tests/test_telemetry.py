@@ -10,9 +10,9 @@ import pytest
 
 sdk = pytest.importorskip("opentelemetry.sdk.metrics", reason="the extra otel is not installed")
 
-from proxy.server import BackgroundProxy  # noqa: E402
-from proxy.settings import Settings  # noqa: E402
-from proxy.simulator.server import running_engine  # noqa: E402
+from tokgauge.serve.server import BackgroundProxy  # noqa: E402
+from tokgauge.settings import Settings  # noqa: E402
+from tokgauge.simulator.server import running_engine  # noqa: E402
 
 
 def test_measurements_reach_an_otlp_collector(monkeypatch: pytest.MonkeyPatch) -> None:

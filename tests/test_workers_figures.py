@@ -9,8 +9,7 @@ from threading import Timer
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.mmap_dict import MmapedDict, mmap_key
-
-from proxy.workers_figures import WorkersFigures
+from tokgauge.export.workers_figures import WorkersFigures
 
 KEY = mmap_key("tokgauge_a_total", "tokgauge_a_total", ["model"], ["m"], "What it is.")
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from tokgauge.serve.server import BackgroundProxy
+from tokgauge.settings import Settings
+from tokgauge.simulator.gpu import SimulatedNvml
+from tokgauge.simulator.story import Act, story
 
-from proxy.server import BackgroundProxy
-from proxy.settings import Settings
-from proxy.simulator.gpu import SimulatedNvml
-from proxy.simulator.story import Act, story
 from tests.alerts import services
 from tests.alerts.services import Prometheus, Webhook, wait_until
 from tests.alerts.test_rules import documented_queries, rules, run
@@ -78,7 +78,7 @@ class Traffic:
 @contextmanager
 def engine(directory: Path, port: int, profile: dict[str, object]) -> Iterator[None]:
     """A simulated engine as a process of its own; at the end it is killed, as by the kernel."""
-    command = (sys.executable, "-c", "from proxy.cli import main; main()", "simulate")
+    command = (sys.executable, "-c", "from tokgauge.cli import main; main()", "simulate")
     log = directory / "engine.log"
     with services.process(log, *command, "--port", str(port)) as running:
 

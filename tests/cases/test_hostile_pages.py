@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from tokgauge.engine import metrics_page as engine_metrics
 
-from proxy import engine_metrics
 from tests.conftest import MODELS, start_proxy
 from tests.support.chat import CHAT
 from tests.support.client import JSON, fetch

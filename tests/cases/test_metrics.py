@@ -299,7 +299,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Process]]:
     readers: list[threading.Thread] = []
 
     def start(upstream: str, *flags: str, **environment: str) -> Process:
-        command = [sys.executable, "-c", "from proxy.cli import main; main()", "serve"]
+        command = [sys.executable, "-c", "from tokgauge.cli import main; main()", "serve"]
         command += ["--upstream", upstream, "--host", "127.0.0.1", "--port", "0", *flags]
         popen = subprocess.Popen(
             command,

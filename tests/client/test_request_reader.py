@@ -8,10 +8,10 @@ import httptools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokgauge.http.error_responses import Refusal
+from tokgauge.http.request import ClientRequest
+from tokgauge.http.request_parser import RequestReader
 
-from proxy.client_request import ClientRequest
-from proxy.errors import Refusal
-from proxy.request_reader import RequestReader
 from tests.client.support import chunked
 from tests.client.test_request_lines import BODIES, HEADERS
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import trustme
 from click.testing import CliRunner, Result
+from tokgauge.commands.probe import command
+from tokgauge.simulator import gpu as simulated
+from tokgauge.simulator.profile import EngineProfile
+from tokgauge.simulator.server import running_engine
 
-from proxy.commands.probe import command
-from proxy.simulator import gpu as simulated
-from proxy.simulator.profile import EngineProfile
-from proxy.simulator.server import running_engine
 from tests.model import checkpoints
 from tests.support.engine import (
     DONE,
@@ -114,7 +114,7 @@ def test_the_founding_experiment(tmp_path: Path) -> None:
     with running_engine(EngineProfile(root=str(tmp_path / "Qwen2.5-7B"))) as url:
         done = subprocess.run(
             [
-                *(sys.executable, "-c", "from proxy.cli import main; main()"),
+                *(sys.executable, "-c", "from tokgauge.cli import main; main()"),
                 *("probe", url, "--gpu", "RTX A6000", "--max-tokens", "128", "--json"),
             ],
             capture_output=True,
@@ -179,7 +179,7 @@ def test_an_estimate_is_called_one(fast: str) -> None:
 def test_the_card_comes_from_nvml_when_the_server_is_here(
     no_gpu: simulated.SimulatedNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.gpu.nvml.in_host_pid_namespace", lambda: True)
+    monkeypatch.setattr("tokgauge.gpu.nvml.in_host_pid_namespace", lambda: True)
     no_gpu.scene = simulated.founding_scene()
     with running_engine(EngineProfile(speed=2)) as url:
         found = document(url, "--weights-bytes", "7.07GB", "--max-tokens", "160")

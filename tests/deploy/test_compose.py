@@ -8,9 +8,8 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-
-from proxy.pages import AllowedHosts
-from proxy.settings import Settings, load_settings
+from tokgauge.pages.own_pages import AllowedHosts
+from tokgauge.settings import Settings, load_settings
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -1,9 +1,8 @@
 """The bandwidth of the engine's GPUs and where it comes from."""
 
 import pytest
-
-from proxy.gpu.bandwidth import engine_bandwidth, gpu_bandwidth, nvml_bandwidth
-from proxy.gpu.readings import GpuReading
+from tokgauge.gpu.bandwidth import engine_bandwidth, gpu_bandwidth, nvml_bandwidth
+from tokgauge.gpu.readings import GpuReading
 
 MIB = 1024**2
 

@@ -1,8 +1,7 @@
 """The card table: the right card or none, never the most similar one (CASES 40)."""
 
 import pytest
-
-from proxy.gpu.catalogue import find_cards, load_catalogue, match_card
+from tokgauge.gpu.catalogue import find_cards, load_catalogue, match_card
 
 MIB = 1024**2
 GIB = 1024**3

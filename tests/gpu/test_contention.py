@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-
-from proxy.gpu.contention import (
+from tokgauge.gpu.contention import (
     DEFAULT_ENGINE_NAMES,
     Contention,
     ContentionHistory,
@@ -15,9 +14,9 @@ from proxy.gpu.contention import (
     was_busy,
     worst,
 )
-from proxy.gpu.nvml import NvmlReader
-from proxy.gpu.readings import GpuProcess, GpuReading, Snapshot
-from proxy.simulator import gpu as simulated
+from tokgauge.gpu.nvml import NvmlReader
+from tokgauge.gpu.readings import GpuProcess, GpuReading, Snapshot
+from tokgauge.simulator import gpu as simulated
 
 MIB = 1024**2
 GIB = 1024**3

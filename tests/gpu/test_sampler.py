@@ -8,12 +8,11 @@ from dataclasses import replace
 
 import pynvml
 import pytest
-
-from proxy.gpu.contention import ContentionHistory, EngineOnGpu
-from proxy.gpu.nvml import NvmlReader
-from proxy.gpu.readings import Snapshot
-from proxy.gpu.sampler import GpuSampler
-from proxy.simulator import gpu as simulated
+from tokgauge.gpu.contention import ContentionHistory, EngineOnGpu
+from tokgauge.gpu.nvml import NvmlReader
+from tokgauge.gpu.readings import Snapshot
+from tokgauge.gpu.sampler import GpuSampler
+from tokgauge.simulator import gpu as simulated
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> None:
@@ -28,7 +27,7 @@ def sampler_threads() -> int:
 
 
 def failures(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    return [record for record in caplog.records if record.name == "proxy.gpu.sampler"]
+    return [record for record in caplog.records if record.name == "tokgauge.gpu.sampler"]
 
 
 def test_it_samples_until_stopped(

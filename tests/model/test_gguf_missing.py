@@ -4,9 +4,8 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from proxy.model.resolve import resolve_weights
-from proxy.model.weights import WeightsUnknown
+from tokgauge.model.resolve import resolve_weights
+from tokgauge.model.weights import WeightsUnknown
 
 
 def test_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,7 @@ import json
 from typing import Any
 
 import pytest
-
-from proxy.model.served import ServedModel, base_models, served_models
+from tokgauge.model.served import ServedModel, base_models, served_models
 
 VLLM_0_32 = (
     '{"object":"list","data":[{"id":"qwen","object":"model","created":1796021626,'

@@ -77,7 +77,9 @@ def test_a_bug_at_the_start_ends_it_with_its_reason(
 ) -> None:
     """A failure that nobody thought of, in the application's making or in its start."""
     name = "Judge" if workers == "2" else "Relay"
-    (tmp_path / "sitecustomize.py").write_text(_BREAK.format(module="proxy.app", name=name))
+    (tmp_path / "sitecustomize.py").write_text(
+        _BREAK.format(module="tokgauge.serve.app", name=name)
+    )
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     options = ["--upstream", engine.url, "--port", "0", "--no-nvml", "--workers", workers]
     ended = run("serve", *options, PYTHONPATH=path)

@@ -10,17 +10,17 @@ from typing import Any
 
 import httpx2
 import pytest
+from tokgauge import __version__
+from tokgauge.export.prometheus import PUBLISHED
+from tokgauge.export.published import Figures, Published
+from tokgauge.pages.status import PAGE, POLICY
+from tokgauge.serve.server import BackgroundProxy
+from tokgauge.settings import Settings
+from tokgauge.simulator.checkpoint import write_bf16
+from tokgauge.simulator.gpu import SimulatedNvml
+from tokgauge.simulator.profile import EngineProfile
+from tokgauge.simulator.server import running_engine
 
-from proxy import __version__
-from proxy.metrics import PUBLISHED
-from proxy.published import Figures, Published
-from proxy.server import BackgroundProxy
-from proxy.settings import Settings
-from proxy.simulator.checkpoint import write_bf16
-from proxy.simulator.gpu import SimulatedNvml
-from proxy.simulator.profile import EngineProfile
-from proxy.simulator.server import running_engine
-from proxy.status import PAGE, POLICY
 from tests.status.browser import look_at
 from tests.support.metrics import wait_until
 

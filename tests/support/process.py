@@ -15,7 +15,7 @@ import psutil
 from tests.support.client import fetch
 from tests.support.metrics import wait_until
 
-CODE = "from proxy.cli import main; main(prog_name='tokgauge')"
+CODE = "from tokgauge.cli import main; main(prog_name='tokgauge')"
 
 
 def environment(**variables: str) -> dict[str, str]:

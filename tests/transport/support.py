@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx2
-
-from proxy.transport import EngineTransport
+from tokgauge.http.client import EngineTransport
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

@@ -12,8 +12,8 @@ from typing import Any
 import httpx2
 import pytest
 import trustme
+from tokgauge.http.client import EngineTransport, Timeouts, died_idle
 
-from proxy.transport import EngineTransport, Timeouts, died_idle
 from tests.transport.support import Engine, Handler, answer, collect, engine, reset, transport
 
 OK = b"HTTP/1.1 200 OK\r\n"

@@ -11,8 +11,8 @@ from typing import Any
 import httpx2
 import pytest
 import trustme
+from tokgauge.http.client import EngineTransport, Timeouts
 
-from proxy.transport import EngineTransport, Timeouts
 from tests.transport.support import Engine, answer, collect, engine, transport
 
 OK = b"HTTP/1.1 200 OK\r\n"

@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx2
 import pytest
+from tokgauge.http.client import EngineStream, EngineTransport, Passage, ResponseReader
 
-from proxy.transport import EngineStream, EngineTransport, Passage, ResponseReader
 from tests.transport.support import Engine, Handler, answer, engine, reset, transport
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokgauge.http.client.reader import ResponseReader
 
-from proxy.transport.reader import ResponseReader
 from tests.support.odd_responses import CASES, Odd
 
 bodies = st.lists(st.binary(min_size=1, max_size=300), max_size=8)

@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx2
 import pytest
+from tokgauge.http.client import EngineTransport
+from tokgauge.http.client.request import request_head
 
-from proxy.transport import EngineTransport
-from proxy.transport.request import request_head
 from tests.transport.support import Engine, collect, engine, transport
 from tests.transport.test_listener import Recorder
 

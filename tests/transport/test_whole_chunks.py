@@ -7,11 +7,10 @@ from typing import Any, cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from proxy.transport import EngineStream, Passage
-from proxy.transport.connection import Connection
-from proxy.transport.reader import chunk_body
-from proxy.transport.request import RequestHead
+from tokgauge.http.client import EngineStream, Passage
+from tokgauge.http.client.connection import Connection
+from tokgauge.http.client.reader import chunk_body
+from tokgauge.http.client.request import RequestHead
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 LIMIT = 4096

@@ -9,17 +9,16 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-
-from proxy.exchange import Exchange
-from proxy.transport.reader import ResponseReader
-from proxy.wire import template
-from proxy.wire.answer import AnswerReader
-from proxy.wire.chat import ChatReader
-from proxy.wire.completions import CompletionsReader
-from proxy.wire.manners import Lesson
-from proxy.wire.request import Asked
-from proxy.wire.sse import EventReader
-from proxy.wire.usage_filter import UsageEventFilter
+from tokgauge.dialects import template
+from tokgauge.dialects.answer import AnswerReader
+from tokgauge.dialects.chat import ChatReader
+from tokgauge.dialects.completions import CompletionsReader
+from tokgauge.dialects.manners import Lesson
+from tokgauge.dialects.request import Asked
+from tokgauge.dialects.sse import EventReader
+from tokgauge.dialects.usage_filter import UsageEventFilter
+from tokgauge.http.client.reader import ResponseReader
+from tokgauge.measure.timeline import Exchange
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 

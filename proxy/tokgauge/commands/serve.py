@@ -1,0 +1,39 @@
+"""`tokgauge serve`: the proxy."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from tokgauge.commands._settings import settings_options
+from tokgauge.settings import SettingsError, load_settings
+
+
+def _serve(config: Path | None, **flags: object) -> None:
+    given = {name: value for name, value in flags.items() if value is not None}
+    try:
+        settings = load_settings(config, os.environ, given)
+    except SettingsError as error:
+        raise click.UsageError(str(error)) from error
+    if settings.workers == 1:
+        # Left over from somebody else, it would turn every counter into a file of theirs.
+        os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
+    from tokgauge.serve.server import (
+        serve,  # after the variable: prometheus_client reads it on import
+    )
+
+    try:
+        serve(settings)
+    except OSError as error:
+        raise click.ClickException(str(error)) from error
+
+
+command = click.Command(
+    "serve",
+    callback=_serve,
+    params=settings_options(),
+    help="Run the proxy in front of an engine.\n\nPoint clients at it instead of the engine; read "
+    "what it measures at /tokgauge/metrics.",
+)

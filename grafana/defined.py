@@ -1,4 +1,4 @@
-"""What may be queried: the proxy's metrics, read from proxy/tokgauge/export/prometheus.py, and a few of the engine's.
+"""What may be queried: the proxy's metrics, read from its list of them, and a few of the engine's.
 
 Generation and tests use this one table, so that a dashboard cannot ask for what nobody exports.
 """

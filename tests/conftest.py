@@ -13,7 +13,7 @@ from tests.support.engine import ScriptedEngine, stream
 from tests.support.metrics import Scrape, Watch, scrape
 
 if TYPE_CHECKING:
-    from tokgauge.serve.server import BackgroundProxy
+    from tokgauge.serve.background import BackgroundProxy
     from tokgauge.simulator.gpu import SimulatedNvml
 
 MODELS = ("qwen", "gemma")
@@ -54,7 +54,7 @@ def shared_engine() -> Iterator[ScriptedEngine]:
 
 def start_proxy(**settings: Any) -> "BackgroundProxy":
     """A proxy in this process, not yet entered. Imported late: most tests never need the server."""
-    from tokgauge.serve.server import BackgroundProxy
+    from tokgauge.serve.background import BackgroundProxy
     from tokgauge.settings import Settings
 
     return BackgroundProxy(Settings(**{"models": MODELS, "port": 0, "nvml": False, **settings}))
@@ -73,7 +73,7 @@ def rig(shared_engine: ScriptedEngine, shared_proxy: "BackgroundProxy") -> Rig:
     For the proxy it is another engine than that of the test before: nothing is known of it.
     """
     shared_engine.forget()
-    shared_proxy._server._readiness.facts.injection.begin_anew()
+    shared_proxy.relay.taps.injection.begin_anew()
     return Rig(shared_engine, shared_proxy)
 
 

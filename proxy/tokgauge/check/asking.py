@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tokgauge.relay.upstream import Upstream
+from tokgauge.engine.client import EngineClient
 
 _PAGE_SECONDS = 10.0
 TOKEN_SECONDS = 60.0
@@ -10,15 +10,15 @@ TOKEN_SECONDS = 60.0
 
 
 class Asking:
-    """Requests of the check's own, on the proxy's way to the engine."""
+    """Requests of the check's own."""
 
-    def __init__(self, upstream: Upstream) -> None:
-        self._upstream = upstream
+    def __init__(self, client: EngineClient) -> None:
+        self._client = client
 
-    async def get(self, target: bytes) -> tuple[int, bytes]:
+    async def get(self, target: str) -> tuple[int, bytes]:
         """Status and body. Raises httpx2's errors and TimeoutError."""
-        return await self._upstream.ask("GET", target, b"", _PAGE_SECONDS)
+        return await self._client.ask("GET", target, b"", _PAGE_SECONDS)
 
-    async def post(self, target: bytes, body: bytes) -> tuple[int, bytes]:
+    async def post(self, target: str, body: bytes) -> tuple[int, bytes]:
         """Status and body of a generating request. Raises as `get` does."""
-        return await self._upstream.ask("POST", target, body, TOKEN_SECONDS)
+        return await self._client.ask("POST", target, body, TOKEN_SECONDS)

@@ -14,10 +14,10 @@ from tokgauge.check.finding import Finding, State
 from tokgauge.check.injection import injection
 from tokgauge.dialects.answer import UNREADABLE
 from tokgauge.engine import metrics_page as engine_metrics
-from tokgauge.engine.facts import EngineFacts, read_models
+from tokgauge.engine.client import engine_client
+from tokgauge.engine.facts import read_models
 from tokgauge.engine.metrics_page import EngineReading
 from tokgauge.model.served import ServedModel
-from tokgauge.relay.upstream import Upstream
 from tokgauge.settings import Engine, Settings
 
 
@@ -40,14 +40,14 @@ async def look_at_engine(settings: Settings) -> EngineSeen:
     seen = EngineSeen()
     address = settings.engine.upstream
     try:
-        upstream = Upstream(settings, EngineFacts(settings.engine.models))
+        client = engine_client(settings.engine)
     except OSError as error:  # of the file with certificates
         seen.findings.append(Finding("engine", "reachable", "missing", str(error)))
         return seen
-    asking = Asking(upstream)
+    asking = Asking(client)
     try:
         try:
-            status, body = await asking.get(b"/v1/models")
+            status, body = await asking.get("/v1/models")
         except (httpx2.HTTPError, TimeoutError) as error:
             reason = str(error) or "no answer in time"
             seen.findings.append(
@@ -72,13 +72,13 @@ async def look_at_engine(settings: Settings) -> EngineSeen:
         model = seen.bases[0].id if seen.bases else next(iter(settings.engine.models), None)
         seen.findings.append(await injection(asking, settings, model))
     finally:
-        await upstream.transport.aclose()
+        await client.close()
     return seen
 
 
 async def _version(asking: Asking) -> str | None:
     try:
-        status, body = await asking.get(b"/version")
+        status, body = await asking.get("/version")
         told: Any = msgspec.json.decode(body) if status == 200 else None
     except (httpx2.HTTPError, TimeoutError, *UNREADABLE):
         return None
@@ -112,7 +112,7 @@ def _note_models(seen: EngineSeen, engine: Engine, status: int, body: bytes) -> 
 
 async def _note_metrics(seen: EngineSeen, asking: Asking) -> None:
     try:
-        status, page = await asking.get(b"/metrics")
+        status, page = await asking.get("/metrics")
     except (httpx2.HTTPError, TimeoutError) as error:
         status, page = 0, str(error).encode()
     reading = engine_metrics.read(page, monotonic()) if status == 200 else None

@@ -76,7 +76,7 @@ async def _tried(asking: Asking, question: Question) -> _Found:
 
 
 async def _ask(asking: Asking, question: Question) -> tuple[int, bytes]:
-    return await asking.post(question.path.encode(), question.body(stream=True))
+    return await asking.post(question.path, question.body(stream=True))
 
 
 def _refused(how: str) -> _Found:

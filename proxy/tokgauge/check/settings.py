@@ -10,7 +10,7 @@ from tokgauge.check.finding import Finding
 from tokgauge.settings import ENVIRONMENT_PREFIX, Settings, flag_name, option_fields, read_toml
 
 _SERVICE_LINKS = ("tcp://", "udp://")
-"""How Kubernetes' own TOKGAUGE_PORT begins, which is no setting (see proxy/tokgauge/settings.py)."""
+"""How Kubernetes' own TOKGAUGE_PORT begins, which is no setting (see settings.py)."""
 
 
 def settings_findings(

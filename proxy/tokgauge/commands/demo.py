@@ -46,7 +46,7 @@ def command(port: int, act_seconds: float, once: bool) -> None:
 
 
 def _play(directory: Path, port: int, act_seconds: float, once: bool, console: Console) -> None:
-    from tokgauge.serve.server import BackgroundProxy
+    from tokgauge.serve.background import BackgroundProxy
     from tokgauge.settings import Settings
     from tokgauge.simulator.gpu import SimulatedNvml
     from tokgauge.simulator.profile import EngineProfile, changed

@@ -17,12 +17,7 @@ def _serve(config: Path | None, **flags: object) -> None:
         settings = load_settings(config, os.environ, given)
     except SettingsError as error:
         raise click.UsageError(str(error)) from error
-    if settings.workers == 1:
-        # Left over from somebody else, it would turn every counter into a file of theirs.
-        os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
-    from tokgauge.serve.server import (
-        serve,  # after the variable: prometheus_client reads it on import
-    )
+    from tokgauge.serve.start import serve  # late: other commands do without it
 
     try:
         serve(settings)

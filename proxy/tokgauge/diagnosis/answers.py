@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Self
 
-from tokgauge.measure.record import Measurement
+from tokgauge.measure.record import Record
 
 _WAIT_STEP = 0.1
 _LONGEST_WAIT = 3600.0
@@ -59,7 +59,7 @@ class Answers:
 
     seen: those that showed somebody something. unstreamed: of them, those that came in one piece,
     with `waits` for them [s]. finished: those that said why they end; truncated: of them, those
-    with a choice that a token limit ended. ratios: `Measurement.ceiling_ratio` where known.
+    with a choice that a token limit ended. ratios: `Record.ceiling_ratio` where known.
     """
 
     seen: int = 0
@@ -69,7 +69,7 @@ class Answers:
     waits: Spread = field(default_factory=_waits)
     ratios: Spread = field(default_factory=_ratios)
 
-    def add(self, done: Measurement, *, streamed: bool) -> None:
+    def add(self, done: Record, *, streamed: bool) -> None:
         """Count an exchange that ended; `streamed` as it came, whatever was asked for."""
         if done.silent_wait is not None:
             self.seen += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from tokgauge.measure.timeline import Exchange
+from tokgauge.measure.record import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +45,15 @@ class DecodingWatch:
 
     def __init__(self, now: float) -> None:
         self._last = now
-        self._seen_events: dict[Exchange, int] = {}
-        self._ended: list[Exchange] = []
+        self._seen_events: dict[str, int] = {}
+        self._ended: list[Progress] = []
 
-    def ended(self, exchange: Exchange) -> None:
+    def ended(self, exchange: Progress) -> None:
         """An exchange has ended since the last look."""
         if exchange.generates:
             self._ended.append(exchange)
 
-    def look(self, now: float, live: Collection[Exchange]) -> Decoded:
+    def look(self, now: float, live: Collection[Progress]) -> Decoded:
         """What happened since the last look."""
         start, self._last = self._last, now
         ended, self._ended = self._ended, []
@@ -74,14 +74,14 @@ class DecodingWatch:
                 continue
             sequences = exchange.sequences
             spans.append(_Span(first, last, sequences))
-            new = exchange.token_events - self._seen_events.get(exchange, 0)
-            if exchange.stream and new > 0 and not exchange.calls_tools:
+            new = exchange.token_events - self._seen_events.get(exchange.id, 0)
+            if exchange.streamed and new > 0 and not exchange.calls_tools:
                 # The first event of a stream opens its span; the gaps after it are steps.
-                opening = exchange not in self._seen_events
+                opening = exchange.id not in self._seen_events
                 events += (new / sequences) - opening
                 seconds += last - first
         self._seen_events = {
-            exchange: exchange.token_events for exchange in running if exchange.token_events
+            exchange.id: exchange.token_events for exchange in running if exchange.token_events
         }
         return Decoded(
             seconds=now - start,

@@ -69,7 +69,7 @@ class Evidence:
     ridge_batch: float | None = None
     """Batch from which on computing takes longer than reading; infinite where it never does."""
     prefill_share: float | None = None
-    """About which share of the time went into prefills: see `tokgauge.diagnosis.efficiency.prefill_share`."""
+    """About which share of the time went into prefills: see `efficiency.prefill_share`."""
 
     contention: State = "unknown"
     neighbours: int | None = None

@@ -8,13 +8,13 @@ Only the bytes that must change do: a streaming request without a wish for usage
 from __future__ import annotations
 
 from tokgauge.dialects.members import top_level_values
-from tokgauge.dialects.request import ADDABLE, Asked
+from tokgauge.dialects.request import ADDABLE, RequestParams
 
 _WISH = b'{"include_usage":true}'
 _WISH_FIRST = b'{"stream_options":' + _WISH + b","
 
 
-def inject(body: bytes, asked: Asked) -> bytes | None:
+def inject(body: bytes, asked: RequestParams) -> bytes | None:
     """The body with the wish for usage added; None when it must stay as it is.
 
     Stays: what does not stream, wishes already, or cannot be changed without doubt (a key twice,

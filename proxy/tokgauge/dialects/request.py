@@ -18,7 +18,7 @@ ADDABLE = frozenset(("absent", "null", "unset", "unset_null", "false"))
 """Those to which a wish for usage may be added."""
 
 
-class Asked(msgspec.Struct, frozen=True):
+class RequestParams(msgspec.Struct, frozen=True):
     """What a request asked for; None where it did not say or cannot be read."""
 
     model: str | None = None
@@ -46,7 +46,7 @@ class _Body(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Body).decode
 
 
-def read_request(body: bytes) -> Asked | None:
+def read_request(body: bytes) -> RequestParams | None:
     """Read a JSON request body; None when it is not a JSON object that can be read."""
     try:
         asked = _decode(body)
@@ -56,7 +56,7 @@ def read_request(body: bytes) -> Asked | None:
     if not isinstance(model, str):
         model = None
     options = asked.stream_options
-    return Asked(
+    return RequestParams(
         model=model,
         stream=asked.stream is True,
         max_tokens=_first_limit(asked),

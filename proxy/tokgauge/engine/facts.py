@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import msgspec
 
 from tokgauge.dialects.answer import UNREADABLE
-from tokgauge.measure.usage_injection import UsageInjection
 from tokgauge.model.served import ServedModel, served_models
 
 logger = logging.getLogger("tokgauge")
@@ -46,7 +45,7 @@ def read_models(status: int, body: bytes) -> tuple[tuple[ServedModel, ...] | Non
 
 
 class EngineFacts:
-    """Models, their context lengths, whether the engine is up and what is known of injection.
+    """Models, their context lengths, whether the engine is up when it started.
 
     `up` is None until the first answer or failure.
     """
@@ -59,12 +58,19 @@ class EngineFacts:
         }
         self._models_problem: str | None = None
         self.up: bool | None = None
-        self.injection = UsageInjection()
+        self.up_at = float("-inf")
+        self.started_at: float | None = None
+        """When its process started, as its metrics page tells (Unix time)."""
         self.is_vllm = False
         """Known to send an event for each token, with an empty text for a part of a character."""
         self.may_be_asked_while_busy = False
         """Known to answer `GET /v1/models` without disturbing running streams: llama-cpp-python
         cuts a stream for any other request."""
+
+    def reached(self, up: bool, at: float) -> None:
+        """Somebody has tried to reach it, at `at` (monotonic seconds)."""
+        if at >= self.up_at:
+            self.up, self.up_at = up, at
 
     def learn_models(self, cards: tuple[ServedModel, ...]) -> None:
         """Take what `read_models` has found."""

@@ -1,4 +1,4 @@
-"""Measurements under OpenTelemetry's GenAI names, through its SDK (the extra `otel`).
+"""Records under OpenTelemetry's GenAI names, through its SDK (the extra `otel`).
 
 Names, units, attributes and bucket boundaries: OpenTelemetry semantic conventions, "GenAI server
 metrics". Where they go is told to the SDK by its own variables (OTEL_EXPORTER_OTLP_ENDPOINT, …).
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tokgauge import __version__
-from tokgauge.measure.record import Measurement
+from tokgauge.measure.record import Record
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics import MeterProvider
@@ -71,7 +71,7 @@ class Telemetry:
             explicit_bucket_boundaries_advisory=_OUTPUT_TOKEN,
         )
 
-    def record(self, done: Measurement, model: str) -> None:
+    def record(self, done: Record, model: str) -> None:
         """Record one exchange under the model's label; what does not generate is passed over."""
         operation = _OPERATIONS.get(done.route)
         if operation is None:

@@ -1,28 +1,26 @@
-"""The one list of metrics: every name, label and formula; `Measurement` → Prometheus.
+"""The one list of metrics: every name, label and formula; `Record` → Prometheus.
 
-Computes nothing: what is not in a `Measurement` or a live figure gets no sample.
+Computes nothing: what is not in a `Record` or a live figure gets no sample.
 """
 
 from __future__ import annotations
 
 import platform
-from bisect import bisect_left
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
-    Histogram,
     disable_created_metrics,
 )
 
 from tokgauge import __version__
+from tokgauge.diagnosis.live import Live
+from tokgauge.export.histogram import Histogram
 from tokgauge.export.published import Family, Published
-from tokgauge.export.workers_figures import WorkersFigures
-from tokgauge.measure.record import Measurement
+from tokgauge.measure.record import Record
 from tokgauge.measure.usage_injection import STATES
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -147,35 +145,27 @@ PUBLISHED = (
 class Metrics:
     """All metrics of the proxy, in one registry.
 
-    duration_buckets: upper bounds of the histograms of time, in seconds. multiprocess_dir: the
-    directory that worker processes share (prometheus_client's multiprocess mode), None for one
-    process.
+    duration_buckets: upper bounds of the histograms of time, in seconds.
     """
 
-    def __init__(
-        self, duration_buckets: Sequence[float], multiprocess_dir: Path | None = None
-    ) -> None:
+    def __init__(self, duration_buckets: Sequence[float]) -> None:
         self.registry = CollectorRegistry()
-        if multiprocess_dir is not None:
-            WorkersFigures(self.registry, multiprocess_dir)
-        # In multiprocess mode values live in files, and the collector above reads them.
-        own = None if multiprocess_dir is not None else self.registry
-        shared = multiprocess_dir / "figures" if multiprocess_dir is not None else None
-        self.published = Published(PUBLISHED, shared)
+        self.published = Published(PUBLISHED)
         self.registry.register(self.published)
         self._children: dict[tuple[Any, ...], Any] = {}
-        self._every: dict[tuple[str, str, bool, str, int | None], tuple[Any, Any, str]] = {}
 
         def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"tokgauge_{name}", text, labels, registry=own)
+            return Counter(f"tokgauge_{name}", text, labels, registry=self.registry)
 
-        def gauge(name: str, text: str, *labels: str, mode: Any = "livesum") -> Gauge:
-            return Gauge(f"tokgauge_{name}", text, labels, registry=own, multiprocess_mode=mode)
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"tokgauge_{name}", text, labels, registry=self.registry)
 
         def histogram(
             name: str, text: str, *labels: str, buckets: Sequence[float] = duration_buckets
         ) -> Histogram:
-            return Histogram(f"tokgauge_{name}", text, labels, registry=own, buckets=buckets)
+            made = Histogram(f"tokgauge_{name}", text, labels, buckets)
+            self.registry.register(made)
+            return made
 
         self.requests = counter(
             "requests_total",
@@ -308,7 +298,6 @@ class Metrics:
             "1 when the engine's last answer came, 0 when it could not be reached; "
             "absent before the first try.",
             "upstream",
-            mode="mostrecent",
         )
         self.usage_injection = gauge(
             "usage_injection",
@@ -319,7 +308,6 @@ class Metrics:
             "usage all the same; off_setting: inject_usage = false. Of several workers each "
             "learns by itself: 1 for every state that holds in one of them.",
             "route", "state",
-            mode="livemax",
         )  # fmt: skip
         self.retries = counter(
             "upstream_retries_total",
@@ -331,6 +319,11 @@ class Metrics:
             "Failures of the measuring side, by place; the traffic was not affected.",
             "where",
         )
+        self.records_lost = counter(
+            "records_lost_total",
+            "Frames that relays could not send to the analyst: ended exchanges and looks at the "
+            "running ones that are missing in these figures. The traffic was not affected.",
+        )
         self.unread = counter(
             "unread_answers_total",
             "Answers that could not be read completely for measuring: encoding (unknown or "
@@ -339,21 +332,16 @@ class Metrics:
             "events of one sequence than it counts tokens).",
             "reason",
         )
-        build = gauge(
-            "build_info", "Always 1; the proxy's version.", "version", "python", mode="max"
-        )
+        build = gauge("build_info", "Always 1; the proxy's version.", "version", "python")
         build.labels(__version__, platform.python_version()).set(1)
 
-    def record(self, done: Measurement, model: str) -> None:
+    def record(self, done: Record, model: str) -> None:
         """Count one ended exchange under the label `model`."""
         child = self._child
-        kind = (model, done.route, done.stream, done.outcome, done.status)
-        every = self._every.get(kind)
-        if every is None:
-            every = self._every[kind] = self._recorded_of_every(*kind)
-        requests, duration, stream = every
-        requests.inc()
-        _observe(duration, done.duration)
+        stream = "true" if done.stream else "false"
+        code = str(done.status) if done.status is not None else ""
+        child(self.requests, model, done.route, stream, done.outcome, code).inc()
+        self.request_duration.observe((model, done.route, stream), done.duration)
         for reason in done.finish_reasons:
             child(self.finish_reasons, model, reason).inc()
         for limit in done.truncations:
@@ -367,44 +355,43 @@ class Metrics:
         if done.completion_tokens is not None:
             child(self.completion_tokens, model, done.token_source).inc(done.completion_tokens)
         if done.time_to_first_token is not None:
-            _observe(child(self.time_to_first_token, model), done.time_to_first_token)
+            self.time_to_first_token.observe((model,), done.time_to_first_token)
         if done.time_to_first_output is not None:
-            _observe(child(self.time_to_first_output, model), done.time_to_first_output)
+            self.time_to_first_output.observe((model,), done.time_to_first_output)
         if done.silent_wait is not None:
-            _observe(child(self.silent_wait, model, stream), done.silent_wait)
+            self.silent_wait.observe((model, stream), done.silent_wait)
         if done.time_per_output_token is not None:
-            source = done.token_source
-            _observe(child(self.time_per_output_token, model, source), done.time_per_output_token)
+            source = done.token_source or ""
+            self.time_per_output_token.observe((model, source), done.time_per_output_token)
         if done.decode_tokens_per_second is not None:
-            source = done.token_source
-            _observe(child(self.decode_rate, model, source), done.decode_tokens_per_second)
+            source = done.token_source or ""
+            self.decode_rate.observe((model, source), done.decode_tokens_per_second)
         if done.ceiling_ratio is not None:
             alone = "true" if done.alone else "false"
             contended = _CONTENDED.get(done.contention or "", "unknown")
-            _observe(child(self.ceiling_ratio, model, alone, contended), done.ceiling_ratio)
+            self.ceiling_ratio.observe((model, alone, contended), done.ceiling_ratio)
         if done.overhead is not None:
-            _observe(self.overhead, done.overhead)
+            self.overhead.observe((), done.overhead)
         if done.retried:
             self.retries.inc()
         for why in done.unread:
             child(self.unread, why).inc()
+        if done.gaps:
+            self.add_gaps(model, done.gaps, done.gaps_total)
 
     def add_gaps(self, model: str, counts: Sequence[int], total: float) -> None:
-        """Add gaps to the histogram: how many of them in each bucket, and their sum in seconds.
+        """Add gaps between events: how many in each bucket, and their sum in seconds."""
+        self.inter_chunk_latency.add((model,), counts, total)
 
-        One write per bucket instead of one lock per gap; as for `_observe`, there is no public
-        call for that.
-        """
-        histogram = self._child(self.inter_chunk_latency, model)
-        for bucket, count in zip(histogram._buckets, counts, strict=True):
-            if count:
-                bucket.inc(count)
-        histogram._sum.inc(total)
-
-    def set_live(self, model: str, *, in_flight: int, output_rate: float) -> None:
-        """Figures of the moment of one model."""
-        self._child(self.requests_in_flight, model).set(in_flight)
-        self._child(self.output_rate, model).set(output_rate)
+    def set_live(self, live: Live, up: bool | None, upstream: str) -> None:
+        """Figures of the moment."""
+        for model, count in live.in_flight.items():
+            self._child(self.requests_in_flight, model).set(count)
+        for model, rate in live.output_rate.items():
+            self._child(self.output_rate, model).set(rate)
+        self.streams_stalled.set(live.stalled)
+        if up is not None:
+            self._child(self.upstream_up, upstream).set(up)
 
     def set_usage_injection(self, route: str, state: str) -> None:
         """The state that holds for a route."""
@@ -415,30 +402,9 @@ class Metrics:
         """Count token events of running streams."""
         self._child(self.token_events, model).inc(events)
 
-    def _recorded_of_every(
-        self, model: str, route: str, streamed: bool, outcome: str, status: int | None
-    ) -> tuple[Any, Any, str]:
-        """What every exchange of a kind counts in, and its label `stream`."""
-        stream = "true" if streamed else "false"
-        code = str(status) if status is not None else ""
-        return (
-            self.requests.labels(model, route, stream, outcome, code),
-            self.request_duration.labels(model, route, stream),
-            stream,
-        )
-
     def _child(self, metric: Any, *labels: Any) -> Any:
         key = (metric, *labels)
         found = self._children.get(key)
         if found is None:
             found = self._children[key] = metric.labels(*labels)
         return found
-
-
-def _observe(histogram: Any, value: float) -> None:
-    """`histogram.observe(value)` with the bucket found by bisection.
-
-    prometheus_client compares with one bound after the other; this reaches into its histogram.
-    """
-    histogram._sum.inc(value)
-    histogram._buckets[bisect_left(histogram._upper_bounds, value)].inc(1)

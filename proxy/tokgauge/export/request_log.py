@@ -11,7 +11,7 @@ from typing import IO
 
 import msgspec
 
-from tokgauge.measure.record import Measurement
+from tokgauge.measure.record import Record
 
 logger = logging.getLogger("tokgauge")
 
@@ -43,7 +43,7 @@ class RequestLog:
         self._thread = threading.Thread(target=self._write, name="request-log", daemon=True)
         self._thread.start()
 
-    def write(self, done: Measurement, model_label: str) -> None:
+    def write(self, done: Record, model_label: str) -> None:
         """Queue one line. Never blocks."""
         if self._lines.qsize() >= QUEUE_LIMIT:
             self._dropped += 1

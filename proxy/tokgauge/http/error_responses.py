@@ -1,4 +1,4 @@
-"""The proxy's own error answers: OpenAI's error envelope, which client libraries understand."""
+"""Responses that the proxy gives by itself: OpenAI's error envelope, which clients understand."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tokgauge.measure.record import Outcome
-
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """An answer that the proxy gives by itself. `retry_after` in seconds."""
+class ErrorResponse:
+    """One of them. `retry_after` in seconds; outcome: what the exchange counts as."""
 
     status: int
     type: str
     code: str
     message: str
-    outcome: Outcome
+    outcome: str
     retry_after: int | None = None
 
     def body(self) -> bytes:
@@ -36,16 +34,8 @@ class Refusal:
         return headers
 
 
-class Refused(Exception):  # noqa: N818 - carries the answer
-    """A request ends here; the client is told why if it can still be told anything."""
-
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.message)
-        self.refusal = refusal
-
-
-def engine_unreachable(upstream: str, why: str) -> Refusal:
-    return Refusal(
+def engine_unreachable(upstream: str, why: str) -> ErrorResponse:
+    return ErrorResponse(
         502, "upstream_error", "upstream_unreachable",
         f"tokgauge cannot reach the engine at {upstream}: {why}. Is it running, and is the address "
         "right? A vLLM that is still loading its weights does not listen yet: try again later.",
@@ -53,8 +43,8 @@ def engine_unreachable(upstream: str, why: str) -> Refusal:
     )  # fmt: skip
 
 
-def connect_timed_out(upstream: str, seconds: float) -> Refusal:
-    return Refusal(
+def connect_timed_out(upstream: str, seconds: float) -> ErrorResponse:
+    return ErrorResponse(
         504, "upstream_error", "upstream_connect_timeout",
         f"tokgauge got no connection to the engine at {upstream} within {seconds:g} s "
         "(connect_timeout). Check the address, the network and firewalls between them.",
@@ -62,8 +52,8 @@ def connect_timed_out(upstream: str, seconds: float) -> Refusal:
     )  # fmt: skip
 
 
-def first_byte_timed_out(upstream: str, seconds: float) -> Refusal:
-    return Refusal(
+def first_byte_timed_out(upstream: str, seconds: float) -> ErrorResponse:
+    return ErrorResponse(
         504, "upstream_error", "upstream_timeout",
         f"The engine at {upstream} did not begin to answer within {seconds:g} s "
         "(first_byte_timeout). It may be overloaded; raise the limit if long prefills are normal.",
@@ -71,8 +61,8 @@ def first_byte_timed_out(upstream: str, seconds: float) -> Refusal:
     )  # fmt: skip
 
 
-def engine_broke_off(upstream: str, why: str) -> Refusal:
-    return Refusal(
+def engine_broke_off(upstream: str, why: str) -> ErrorResponse:
+    return ErrorResponse(
         502, "upstream_error", "upstream_closed",
         f"The engine at {upstream} closed the connection before it answered: {why}. "
         "The request may have reached it; look into the engine's log.",
@@ -80,8 +70,8 @@ def engine_broke_off(upstream: str, why: str) -> Refusal:
     )  # fmt: skip
 
 
-def not_a_response(upstream: str, why: str) -> Refusal:
-    return Refusal(
+def not_a_response(upstream: str, why: str) -> ErrorResponse:
+    return ErrorResponse(
         502, "upstream_error", "upstream_malformed",
         f"The engine at {upstream} did not answer with an acceptable HTTP/1.1 response: {why}. "
         "The request has reached it; look into the engine's log, and at what stands between.",
@@ -89,16 +79,16 @@ def not_a_response(upstream: str, why: str) -> Refusal:
     )  # fmt: skip
 
 
-def body_too_large(limit: int) -> Refusal:
-    return Refusal(
+def body_too_large(limit: int) -> ErrorResponse:
+    return ErrorResponse(
         413, "invalid_request_error", "request_too_large",
         f"The request body is larger than this proxy's limit of {limit} bytes (max_body_bytes).",
         "rejected",
     )  # fmt: skip
 
 
-def headers_too_large(limit: int) -> Refusal:
-    return Refusal(
+def headers_too_large(limit: int) -> ErrorResponse:
+    return ErrorResponse(
         431, "invalid_request_error", "headers_too_large",
         f"The request's headers, trailers included, are larger than this proxy's limit of {limit} "
         "bytes (max_header_bytes).",
@@ -106,31 +96,31 @@ def headers_too_large(limit: int) -> Refusal:
     )  # fmt: skip
 
 
-def head_timed_out(seconds: float) -> Refusal:
-    return Refusal(
+def head_timed_out(seconds: float) -> ErrorResponse:
+    return ErrorResponse(
         408, "invalid_request_error", "request_timeout",
         f"The head of the request was not complete within {seconds:g} s (head_timeout).",
         "rejected",
     )  # fmt: skip
 
 
-def body_timed_out(seconds: float) -> Refusal:
-    return Refusal(
+def body_timed_out(seconds: float) -> ErrorResponse:
+    return ErrorResponse(
         408, "invalid_request_error", "request_timeout",
         f"No byte of the rest of the request's body came for {seconds:g} s (body_timeout).",
         "rejected",
     )  # fmt: skip
 
 
-def version_not_supported() -> Refusal:
-    return Refusal(
+def version_not_supported() -> ErrorResponse:
+    return ErrorResponse(
         505, "invalid_request_error", "http_version_not_supported",
         "This proxy speaks HTTP/1.1 and HTTP/1.0 only.", "rejected",
     )  # fmt: skip
 
 
-def host_not_allowed(host: str) -> Refusal:
-    return Refusal(
+def host_not_allowed(host: str) -> ErrorResponse:
+    return ErrorResponse(
         421, "invalid_request_error", "host_not_allowed",
         f"The pages of tokgauge are not shown under the name {host!r}: a website could read them "
         "by giving this machine a name of its own (DNS rebinding). Use an IP address, localhost, "
@@ -139,13 +129,30 @@ def host_not_allowed(host: str) -> Refusal:
     )  # fmt: skip
 
 
-def too_many_requests(limit: int) -> Refusal:
-    return Refusal(
+def too_many_requests(limit: int) -> ErrorResponse:
+    return ErrorResponse(
         503, "server_error", "too_many_in_flight",
         f"This proxy already carries {limit} requests, its limit (max_in_flight). Try again.",
         "rejected", retry_after=1,
     )  # fmt: skip
 
 
-def malformed(why: str) -> Refusal:
-    return Refusal(400, "invalid_request_error", "malformed_request", why, "rejected")
+def malformed(why: str) -> ErrorResponse:
+    return ErrorResponse(400, "invalid_request_error", "malformed_request", why, "rejected")
+
+
+def proxy_broke() -> ErrorResponse:
+    return ErrorResponse(
+        500, "server_error", "proxy_error",
+        "tokgauge failed to carry this request: a bug of the proxy, which is in its log.",
+        "proxy_error",
+    )  # fmt: skip
+
+
+def analyst_away(address: str, why: str) -> ErrorResponse:
+    return ErrorResponse(
+        503, "server_error", "analyst_unavailable",
+        "The process that keeps tokgauge's figures does not respond; it is started again when it "
+        "has died. The traffic to the engine is not affected. Try again in a few seconds.",
+        "upstream_unreachable", retry_after=3,
+    )  # fmt: skip

@@ -98,7 +98,11 @@ def _with_value(headers: list[Header], name: bytes, value: bytes) -> list[Header
 
 
 def to_client(
-    headers: Sequence[Header], *, exchange_id: bytes, event_stream: bool, length_changes: bool
+    headers: Sequence[Header],
+    *,
+    exchange_id: bytes | None,
+    event_stream: bool,
+    length_changes: bool,
 ) -> list[Header]:
     """Headers of an answer on their way down, with `X-Tokgauge-Id`.
 
@@ -126,7 +130,8 @@ def to_client(
         buffering_said = buffering_said and b"x-accel-buffering" not in dropped
     if event_stream and not buffering_said:
         out.append((b"x-accel-buffering", b"no"))
-    out.append((b"x-tokgauge-id", exchange_id))
+    if exchange_id is not None:
+        out.append((b"x-tokgauge-id", exchange_id))
     return out
 
 

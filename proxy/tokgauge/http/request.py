@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import re
-import urllib.parse
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Self
 
-from tokgauge.http.error_responses import Refusal, malformed
+from tokgauge.http.error_responses import ErrorResponse, malformed
 from tokgauge.http.headers import Header, Incoming
-
-_ASGI = {"version": "3.0", "spec_version": "2.3"}
-
-REQUEST = "tokgauge.request"
-"""Scope extension: the `ClientRequest`."""
 
 _HOST = re.compile(rb"([\w.~!$&'()*+,;=%-]*|\[[\w:.%~-]+\])(:[0-9]*)?")
 """RFC 9110 §7.2: what else is taken for a part of it, two readers take in two ways."""
 
 
-class ClientRequest:
-    """What a request's head says; the same object whether ASGI carries the request or not.
+class Request:
+    """What a request's head says.
 
     method: in upper case. target: in origin form, exactly as sent. path: the target's, raw.
     version: `1.0` or `1.1`. headers: in order, names in lower case, else as sent. incoming: what
@@ -30,7 +24,7 @@ class ClientRequest:
     """
 
     __slots__ = (
-        "_query", "encoding", "headers", "incoming", "keep_alive", "length", "method", "path",
+        "encoding", "headers", "incoming", "keep_alive", "length", "method", "path",
         "refusal", "target", "version",
     )  # fmt: skip
 
@@ -40,27 +34,27 @@ class ClientRequest:
     ) -> None:  # fmt: skip
         self.method = method
         self.target = target
-        self.path, _, self._query = target.partition(b"?")
+        self.path = target.partition(b"?")[0]
         self.version = version
         self.keep_alive = keep_alive
         self.headers = headers
         self.incoming = incoming = Incoming(headers)
         self.length = incoming.length
         self.encoding = incoming.encoding
-        self.refusal: Refusal | None = None
+        self.refusal: ErrorResponse | None = None
         why = _why_not(method, version, incoming)
         if why is not None:
             self.refuse(malformed(why))
 
     @classmethod
-    def broken(cls, method: str, target: bytes, refusal: Refusal) -> Self:
+    def broken(cls, method: str, target: bytes, refusal: ErrorResponse) -> Self:
         """One whose head cannot be read. method, target: as far as they are known."""
         request = cls("", target, "1.0", (), keep_alive=False)
         request.method = method
         request.refuse(refusal)
         return request
 
-    def refuse(self, refusal: Refusal) -> None:
+    def refuse(self, refusal: ErrorResponse) -> None:
         """The request must not be carried out, and nothing behind it on its connection be read."""
         self.refusal = refusal
         self.keep_alive = False
@@ -70,21 +64,10 @@ class ClientRequest:
         """Whether a body is declared, and it is not empty by its length."""
         return self.length > 0 or bool(self.incoming.codings)
 
-    def scope(self, **connection: Any) -> dict[str, Any]:
-        """ASGI's connection scope. connection: what only the connection knows."""
-        text = self.path.decode("latin-1")
-        return {
-            "type": "http",
-            "asgi": _ASGI,
-            "http_version": self.version,
-            "root_path": "",
-            "method": self.method,
-            "raw_path": self.path,
-            "path": urllib.parse.unquote(text) if b"%" in self.path else text,
-            "query_string": self._query,
-            "headers": self.headers,
-            **connection,
-        }
+    @property
+    def expects_continue(self) -> bool:
+        """Whether the client waits for `100 Continue`; to HTTP/1.0 that means nothing."""
+        return self.incoming.expects and self.version != "1.0" and self.has_body
 
 
 def _why_not(method: str, version: str, incoming: Incoming) -> str | None:

@@ -12,13 +12,13 @@ from typing import Protocol
 import httptools
 
 from tokgauge.http.error_responses import (
-    Refusal,
+    ErrorResponse,
     headers_too_large,
     malformed,
     version_not_supported,
 )
 from tokgauge.http.headers import Header
-from tokgauge.http.request import ClientRequest
+from tokgauge.http.request import Request
 
 _HEAD_END = b"\r\n\r\n"
 _VERSIONS = {b"HTTP/1.1": "1.1", b"HTTP/1.0": "1.0"}
@@ -39,15 +39,15 @@ class RequestSink(Protocol):
 
     @property
     def has_enough(self) -> bool:
-        """Whether no further request shall begin until `RequestReader.resume`."""
+        """Whether no further request shall begin until `RequestParser.resume`."""
 
     def head_begins(self) -> None:
         """The first byte of a head has come."""
 
-    def request_begins(self, request: ClientRequest) -> None:
+    def request_begins(self, request: Request) -> None:
         """A head is complete. With a `refusal`, nothing is read behind it."""
 
-    def head_broken(self, request: ClientRequest) -> None:
+    def head_broken(self, request: Request) -> None:
         """What has begun can never be a head: `request.refusal` says why. Nothing more is read."""
 
     def request_body(self, data: bytes) -> None:
@@ -56,11 +56,11 @@ class RequestSink(Protocol):
     def request_ends(self) -> None:
         """The request is complete."""
 
-    def body_refused(self, refusal: Refusal) -> None:
+    def body_refused(self, refusal: ErrorResponse) -> None:
         """The rest of the body can never be read. Nothing more is read."""
 
 
-class RequestReader:
+class RequestParser:
     """The bytes of one connection. Whatever they are, they are read in one way or not at all.
 
     head_limit: most bytes of a head, its trailers included. ended: nothing more is read. broken:
@@ -124,7 +124,7 @@ class RequestReader:
         self._drop_head()
         del self._sink, self._step  # both refer back
 
-    def give_up(self, refusal: Refusal) -> None:
+    def give_up(self, refusal: ErrorResponse) -> None:
         """The rest of what has begun takes too long."""
         if self.in_head:
             self._refuse_head(refusal)
@@ -232,7 +232,7 @@ class RequestReader:
     def _end_head(self) -> None:
         assert self._parser is not None  # noqa: S101
         assert self._version is not None  # noqa: S101
-        request = ClientRequest(
+        request = Request(
             self._parser.get_method().decode("ascii"), _origin_form(self._url), self._version,
             self._headers, keep_alive=self._version != "1.0" and self._keep_alive,
         )  # fmt: skip
@@ -257,14 +257,14 @@ class RequestReader:
         self._parser = None
         self._headers = []
 
-    def _refuse_head(self, refusal: Refusal) -> None:
+    def _refuse_head(self, refusal: ErrorResponse) -> None:
         method, target = "", b""
         if self._url and self._parser is not None:
             method = self._parser.get_method().decode("ascii")
             target = _origin_form(self._url)
         self._drop_head()
         self.ended = self.broken = True
-        self._sink.head_broken(ClientRequest.broken(method, target, refusal))
+        self._sink.head_broken(Request.broken(method, target, refusal))
 
     # The body
 
@@ -372,7 +372,7 @@ class RequestReader:
         self._line += data[at:stop]
         return stop, whole
 
-    def _refuse_body(self, refusal: Refusal) -> None:
+    def _refuse_body(self, refusal: ErrorResponse) -> None:
         self._line.clear()
         self.ended = self.broken = True
         self._sink.body_refused(refusal)
@@ -390,11 +390,11 @@ def _end_of_head(head: bytearray, data: bytes, at: int) -> int | None:
     return None if end < 0 else end + len(_HEAD_END)
 
 
-def _not_valid(why: str) -> Refusal:
+def _not_valid(why: str) -> ErrorResponse:
     return malformed(f"This is not a valid HTTP/1.1 request: {why}.")
 
 
-def _bad_body(why: str) -> Refusal:
+def _bad_body(why: str) -> ErrorResponse:
     return malformed(f"The request body is malformed: {why}.")
 
 

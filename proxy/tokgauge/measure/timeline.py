@@ -1,23 +1,23 @@
 """The timeline of one exchange: what came when, and what follows from it.
 
-Fed with bytes and monotonic times (seconds), it ends in one `Measurement`; while it runs,
-`token_events` and `is_stalled` are its live view. It knows neither sockets nor Prometheus.
+Fed with bytes and monotonic times (seconds), it ends in one `Record`; while it runs,
+`progress` is its live view. It knows neither sockets nor Prometheus.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from tokgauge.dialects.answer import OUTPUT, AnswerReader
 from tokgauge.dialects.encoding import Decoder, TooLargeError, UndecodableError, decoder_for
-from tokgauge.dialects.request import Asked
+from tokgauge.dialects.request import RequestParams
 from tokgauge.dialects.routes import READERS
 from tokgauge.dialects.sse import EVENT_LIMIT, EventReader
 from tokgauge.dialects.template import RETRY_AFTER, Template, learn
 from tokgauge.dialects.usage import Usage
-from tokgauge.measure.record import Measurement, Outcome, TokenSource
+from tokgauge.measure.record import Outcome, Progress, Record, TokenSource
 
 MIN_TOKENS_FOR_RATE = 16
 """Below this many tokens of a sequence a decode rate says more about jitter than about speed."""
@@ -41,7 +41,7 @@ _UNBOUNDED = (b'"image', b'"input_image', b'"audio', b'"input_audio', b'"video',
 """Parts of a request that stand for more tokens than they have bytes."""
 
 
-_NOTHING_ASKED = Asked()
+_NOTHING_ASKED = RequestParams()
 _NO_USAGE = Usage()
 
 _NOT_CARRIED = ("upstream_unreachable", "timeout", "rejected")
@@ -91,7 +91,7 @@ class Gaps:
         return counts
 
 
-class Exchange:
+class RequestTimeline:
     """One request and its answer as they happen."""
 
     __slots__ = (
@@ -99,8 +99,8 @@ class Exchange:
         "_ended_at", "_events", "_first", "_first_output_at", "_first_token_at", "_in_proxy",
         "_last_byte_at", "_learn_at", "_learned", "_received_at", "_says_json", "_sent_at",
         "_taken_up_to", "_template", "_together", "_unread", "alone",
-        "asked", "gaps", "id", "method", "opened_at", "reader", "reported_events",
-        "reported_tokens", "request_bytes", "retried", "route", "status", "stream",
+        "asked", "gaps", "id", "method", "opened_at", "reader", "request_bytes", "retried",
+        "route", "status", "stream",
     )  # fmt: skip
 
     def __init__(
@@ -123,10 +123,6 @@ class Exchange:
         self.gaps = Gaps(gap_bounds)
         self._counted = 0
         self._counted_up_to: float | None = None
-        self.reported_events = 0
-        """Token events that the live counter already holds (kept by whoever reports them)."""
-        self.reported_tokens = 0.0
-        """Tokens that they were taken for (kept by whoever reports them)."""
         self._empty_is_token = empty_is_token
         self._body_limit = observed_body_bytes
         self._received_at: float | None = None
@@ -150,11 +146,6 @@ class Exchange:
         self._taken_up_to: float | None = None
 
     @property
-    def model_names(self) -> tuple[str | None, str | None]:
-        """The model's names: as requested, and as the answer says."""
-        return self.asked.model, self.answered_model
-
-    @property
     def answered_model(self) -> str | None:
         """The model's name as the answer says."""
         return self.reader.model if self.reader is not None else None
@@ -163,11 +154,6 @@ class Exchange:
     def calls_tools(self) -> bool:
         """Whether it calls tools: then tokens may come without events of their own."""
         return self.reader is not None and self.reader.calls
-
-    @property
-    def first_token_at(self) -> float | None:
-        """When the first token event arrived."""
-        return self._first_token_at
 
     @property
     def token_events(self) -> int:
@@ -242,16 +228,39 @@ class Exchange:
             )
         return None if self._sent_at is None else (self._sent_at, end)
 
-    def is_stalled(self, now: float, after: float) -> bool:
-        """Whether a stream has given a token and then nothing at all for `after` seconds."""
+    @property
+    def is_over(self) -> bool:
+        """Whether a stream has said that it is complete."""
+        return self.stream and self.reader is not None and self.reader.done
+
+    def progress(self) -> Progress:
+        """How far it is now."""
+        span = self.decode_span(math.inf)
         last_token, last_byte = self._last_token_at, self._last_byte_at
-        if last_token is None or last_byte is None:
-            return False
-        return now - max(last_token, last_byte) > after
+        silent_since = None
+        if last_token is not None and last_byte is not None:
+            silent_since = max(last_token, last_byte)
+        return Progress(
+            id=self.id,
+            opened_at=self.opened_at,
+            requested=self.asked.model,
+            answered=self.answered_model,
+            generates=self.generates,
+            streamed=self.stream,
+            decodes_from=span[0] if span is not None else None,
+            decoded_to=span[1] if span is not None and span[1] < math.inf else None,
+            token_events=self.token_events,
+            silent_since=silent_since,
+            sequences=self.sequences,
+            context_at_most=self.context_at_most,
+            calls_tools=self.calls_tools,
+        )
 
     # what happens, in order
 
-    def request_received(self, at: float, asked: Asked | None, body: bytes | None = None) -> None:
+    def request_received(
+        self, at: float, asked: RequestParams | None, body: bytes | None = None
+    ) -> None:
         """The request is here completely; `asked` is None when its body was not read."""
         self._received_at = at
         if asked is not None:
@@ -267,7 +276,7 @@ class Exchange:
         """The engine has the request completely."""
         self._sent_at = at
 
-    def answer_begins(self, status: int, headers: Mapping[str, str]) -> None:
+    def response_begins(self, status: int, headers: Mapping[str, str]) -> None:
         """The head of the answer; `headers` with names in lower case."""
         self.status = status
         content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -291,11 +300,7 @@ class Exchange:
         template = self._template
         return template is not None and len(data) <= EVENT_LIMIT and template.token(at, data)
 
-    def token_counter(self) -> Callable[[float, bytes], bool]:
-        """What `token` does, until `chunk` is called, for no more than `EVENT_LIMIT` bytes."""
-        return self._template.token if self._template is not None else self.token
-
-    def chunk(self, at: float, data: bytes) -> None:
+    def data(self, at: float, data: bytes) -> None:
         """Any bytes of the answer that arrived at `at`."""
         self._last_byte_at = at
         if self._decoder is not None:
@@ -397,7 +402,7 @@ class Exchange:
 
     # what follows from it
 
-    def end(self, at: float, outcome: Outcome, context_length: int | None) -> Measurement:
+    def end(self, at: float, outcome: Outcome) -> Record:
         """Close the exchange; `outcome` is what the relay saw, `ok` for a complete answer."""
         self._ended_at = at
         reader = self.reader
@@ -416,7 +421,12 @@ class Exchange:
             tpot = self._time_per_output_token(completion, source)
             if completion is not None and source == "usage":
                 per_event = completion / self.token_events
-        return Measurement(
+        gaps, gaps_total = self.take_gaps()
+        return Record(
+            progress=self.progress(),
+            ended_at=at,
+            gaps=tuple(gaps) if any(gaps) else (),
+            gaps_total=gaps_total,
             id=self.id,
             method=self.method,
             route=self.route,
@@ -440,12 +450,8 @@ class Exchange:
             time_per_output_token=tpot,
             decode_tokens_per_second=1.0 / tpot if tpot else None,
             finish_reasons=finish_reasons,
-            truncations=(
-                self._truncations(completion, context_length) if "length" in finish_reasons else ()
-            ),
+            truncations=(self._truncations(completion) if "length" in finish_reasons else ()),
             alone=self.alone,
-            contention=None,
-            ceiling_ratio=None,
             terminated=reader.done if reader is not None and self.stream else None,
             unread=tuple(self._unread),
         )
@@ -545,14 +551,14 @@ class Exchange:
             return None
         return max(0.0, self._sent_at - started) + self._in_proxy
 
-    def _truncations(self, tokens: int | None, context_length: int | None) -> tuple[str, ...]:
+    def _truncations(self, tokens: int | None) -> tuple[str | int, ...]:
         reader = self.reader
         if reader is None:
             return ()
         cut = [index for index, reason in reader.finish_reasons.items() if reason == "length"]
-        return tuple(self._cut_by(index, tokens, context_length) for index in cut)
+        return tuple(self._cut_by(index, tokens) for index in cut)
 
-    def _cut_by(self, index: int, tokens: int | None, context_length: int | None) -> str:
+    def _cut_by(self, index: int, tokens: int | None) -> str | int:
         reader = self.reader
         assert reader is not None  # noqa: S101
         own = tokens if self._sequences() == 1 else reader.events_of(index)
@@ -569,9 +575,7 @@ class Exchange:
         if self.asked.max_tokens is not None and own >= self.asked.max_tokens:
             return "request"
         prompt = reader.usage.prompt
-        if context_length is not None and prompt is not None and prompt + own >= context_length:
-            return "context"
-        return "unknown"
+        return "unknown" if prompt is None else prompt + own
 
 
 def _since(start: float, moment: float | None) -> float | None:

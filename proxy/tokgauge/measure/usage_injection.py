@@ -11,7 +11,7 @@ import logging
 from typing import Literal
 
 from tokgauge.dialects.manners import Lesson, Manners
-from tokgauge.dialects.request import Asked, Wish
+from tokgauge.dialects.request import RequestParams, Wish
 
 logger = logging.getLogger("tokgauge")
 
@@ -35,7 +35,7 @@ _DOUBTS = 2
 """Refusals in a row after which an engine that has served changed requests is taken at its word."""
 
 
-def kind_of(asked: Asked) -> Kind:
+def kind_of(asked: RequestParams) -> Kind:
     """The kind of stream that a request asks for."""
     wish: Wish = asked.wish if asked.wish in ("unset", "unset_null") else "absent"
     return wish, asked.several

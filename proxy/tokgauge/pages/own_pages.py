@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
-import ipaddress
-import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
-from starlette.routing import Route, Router
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tokgauge import __version__
-from tokgauge.engine.facts import EngineFacts
-from tokgauge.export.published import Published, Sample
+from tokgauge.export.prometheus import Metrics
+from tokgauge.export.published import Sample
 from tokgauge.http.error_responses import host_not_allowed
-from tokgauge.http.request import REQUEST
+from tokgauge.http.hosts import AllowedHosts
 from tokgauge.pages import status
-from tokgauge.serve.workers import DRAINING
-
-PREFIX = b"/tokgauge"
 
 _LIVE = frozenset(
     f"tokgauge_{name}"
@@ -51,99 +48,43 @@ _NOT_A_PAGE = "default-src 'none'; frame-ancestors 'none'"
 
 _SHOWN_HOST = 200
 
-
-class AllowedHosts:
-    """Under which names the pages may be read.
-
-    A website can give this machine a name of its own and have a visitor's browser read pages under
-    it (DNS rebinding). It cannot do so with an IP address, so those are always allowed, as are
-    localhost and the address that the proxy listens on. names: further ones; `*` allows any.
-    """
-
-    def __init__(self, listens_on: str, names: Iterable[str]) -> None:
-        self._names = {_bare(name) for name in ("localhost", listens_on, *names)}
-
-    def allows(self, host: str) -> bool:
-        """Whether a Host header, whose port does not matter, is one of them."""
-        name = _bare(host)
-        if name in self._names or "*" in self._names:
-            return True
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return True
+Lifespan = Callable[[Starlette], AbstractAsyncContextManager[None]]
 
 
-_PORT = re.compile(r":\d*$")
+class Shown(Protocol):
+    """Whose figures the pages show."""
+
+    metrics: Metrics
+    injection: Mapping[str, tuple[str, str]]
+
+    async def refresh(self) -> None:
+        """Bring all figures up to now."""
+
+    def not_ready(self) -> str | None:
+        """Why new requests are not welcome, None when they are."""
 
 
-def _bare(host: str) -> str:
-    """A host in lower case, without port, brackets and the root's dot."""
-    host = host.strip(" \t").lower()
-    if host.count(":") == 1 or host.startswith("["):
-        host = _PORT.sub("", host)
-    if host.startswith("[") and host.endswith("]"):
-        return host[1:-1]
-    return host.removesuffix(".")
-
-
-@dataclass
-class Readiness:
-    """Whether new requests are welcome."""
-
-    facts: EngineFacts
-    shared: Path | None = None
-    draining: bool = False
-
-    def reason_against(self) -> str | None:
-        """Why not, None when they are."""
-        if self.draining or (self.shared is not None and (self.shared / DRAINING).exists()):
-            return "shutting down"
-        if self.facts.up is None:
-            return "the engine has not been reached yet"
-        return None if self.facts.up else "the engine cannot be reached"
-
-
-def is_own(path: bytes) -> bool:
-    """Whether a raw request path belongs to the proxy itself."""
-    return path == PREFIX or path.startswith(PREFIX + b"/")
-
-
-def own_pages(
-    registry: CollectorRegistry,
-    refresh: Callable[[], None],
-    readiness: Readiness,
-    published: Published,
-    allowed: AllowedHosts,
-    problems: Callable[[], list[str]],
-) -> ASGIApp:
-    """The ASGI application of the pages; `refresh` brings live figures up to now.
-
-    problems: what is wrong and what to do, each in a sentence for a person.
-    """
+def own_pages(shown: Shown, allowed: AllowedHosts, lifespan: Lifespan) -> Starlette:
+    """The application of the pages. lifespan: what runs beside them."""
+    registry = shown.metrics.registry
 
     async def metrics(request: Request) -> Response:
-        refresh()
+        await shown.refresh()
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        # In a thread: rendering thousands of series takes longer than an event may wait.
-        body = await asyncio.to_thread(encode, registry)
-        return Response(body, media_type=None, headers={"content-type": content_type})
+        return Response(encode(registry), media_type=None, headers={"content-type": content_type})
 
     async def live(request: Request) -> Response:
-        refresh()
-        published.load()
+        await shown.refresh()
+        published = shown.metrics.published
         figures = published.current
         return JSONResponse(
             {
                 "verdict": figures.verdict if figures is not None else None,
                 "figures": published.samples(),
-                # In a thread like the metrics: workers' values are read from files.
-                "live": await asyncio.to_thread(_live_samples, registry),
-                "problems": problems(),
+                "live": _live_samples(registry),
                 "usage_injection": {
                     route: {"state": state, "why": why}
-                    for route, (state, why) in readiness.facts.injection.states().items()
+                    for route, (state, why) in shown.injection.items()
                 },
                 "version": __version__,
             },
@@ -159,13 +100,13 @@ def own_pages(
         return JSONResponse({"status": "ok"})
 
     async def readyz(request: Request) -> Response:
-        reason = readiness.reason_against()
+        await shown.refresh()
+        reason = shown.not_ready()
         if reason is None:
             return JSONResponse({"status": "ready"})
         return JSONResponse({"status": "not ready", "reason": reason}, status_code=503)
 
-    pages = Router(
-        redirect_slashes=False,  # a redirect would repeat whatever Host it was asked under
+    application = Starlette(
         routes=[
             Route("/tokgauge/metrics", metrics),
             Route("/tokgauge/status", status_page),
@@ -173,18 +114,29 @@ def own_pages(
             Route("/tokgauge/healthz", healthz),
             Route("/tokgauge/readyz", readyz),
         ],
+        middleware=[Middleware(_UnderAllowedNames, allowed=allowed)],
+        lifespan=lifespan,
     )
+    # A redirect would repeat whatever Host it was asked under.
+    application.router.redirect_slashes = False
+    return application
 
-    async def under_an_allowed_name(scope: Scope, receive: Receive, send: Send) -> None:
-        host = scope["extensions"][REQUEST].incoming.host
-        if host is None or allowed.allows(host.decode("latin-1")):
-            await pages(scope, receive, send)
+
+class _UnderAllowedNames:
+    """Shows nothing under a name that a website may have given to this machine."""
+
+    def __init__(self, app: ASGIApp, allowed: AllowedHosts) -> None:
+        self._app = app
+        self._allowed = allowed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        host = Headers(scope=scope).get("host") if scope["type"] == "http" else None
+        if host is None or self._allowed.allows(host):
+            await self._app(scope, receive, send)
             return
-        refusal = host_not_allowed(host[:_SHOWN_HOST].decode("latin-1"))
+        refusal = host_not_allowed(host[:_SHOWN_HOST])
         response = Response(refusal.body(), refusal.status, media_type="application/json")
         await response(scope, receive, send)
-
-    return under_an_allowed_name
 
 
 def _live_samples(registry: CollectorRegistry) -> dict[str, list[Sample]]:

@@ -166,7 +166,7 @@ def ending(answer: Answer, max_tokens: int) -> str:
         "request": f"cut at max_tokens{after}",
         "context": f"cut at the model's context length{after}",
         "unknown": f"cut{after}, by which limit the server does not tell (asked: {max_tokens})",
-    }[measured.truncations[0]]
+    }[str(measured.truncations[0])]
     return f"{by}: the answer was not finished"
 
 

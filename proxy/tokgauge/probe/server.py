@@ -19,8 +19,8 @@ from tokgauge.dialects.request import read_request
 from tokgauge.dialects.sse import EventReader
 from tokgauge.engine import metrics_page as engine_metrics
 from tokgauge.engine.metrics_page import EngineReading
-from tokgauge.measure.record import Measurement
-from tokgauge.measure.timeline import Exchange
+from tokgauge.measure.record import Record, with_context
+from tokgauge.measure.timeline import RequestTimeline
 from tokgauge.model.served import ServedModel, served_models
 from tokgauge.probe.errors import ProbeError
 from tokgauge.probe.question import Question
@@ -53,7 +53,7 @@ class Watcher(Protocol):
 class Answer:
     """One complete answer."""
 
-    measurement: Measurement
+    measurement: Record
     streamed: bool
     """Whether it came as an event stream."""
     characters: int
@@ -152,7 +152,7 @@ class Server:
         """Ask, and measure the answer. Raises `RefusedError` for a status other than 200."""
         request = question.body(stream=stream)
         opened = monotonic()
-        exchange = Exchange(
+        exchange = RequestTimeline(
             exchange_id="probe",
             method="POST",
             route=question.route,
@@ -167,11 +167,11 @@ class Server:
                 raise RefusedError(response.status_code, self._whole(response, opened))
             exchange.request_received(sent_at, read_request(request))
             exchange.request_sent(sent_at)
-            exchange.answer_begins(response.status_code, response.headers)
+            exchange.response_begins(response.status_code, response.headers)
             body = bytearray()
             try:
                 for at, data in self._pieces(response, opened):
-                    exchange.chunk(at, data)
+                    exchange.data(at, data)
                     if not exchange.stream:
                         body += data
                         continue
@@ -179,7 +179,7 @@ class Server:
                     watcher.tokens(exchange.token_events, _rate(exchange, at))
             except httpx2.TransportError as error:
                 raise self._broken(error, exchange.token_events, stream) from error
-        measured = exchange.end(monotonic(), "ok", context_length)
+        measured = with_context(exchange.end(monotonic(), "ok"), context_length)
         if not exchange.stream:
             text = characters(bytes(body))
         self._check(measured, exchange, stream, text)
@@ -266,7 +266,7 @@ class Server:
             "server's log",
         )
 
-    def _check(self, measured: Measurement, exchange: Exchange, stream: bool, text: int) -> None:
+    def _check(self, measured: Record, exchange: RequestTimeline, stream: bool, text: int) -> None:
         """Raise `ProbeError` when this is not a complete answer with tokens in it."""
         events = measured.token_events
         if measured.outcome == "stream_error":
@@ -307,9 +307,10 @@ def error_text(body: bytes) -> str:
     return printable(body[:200].decode("utf-8", "replace")).strip() or "no explanation"
 
 
-def _rate(exchange: Exchange, now: float) -> float | None:
+def _rate(exchange: RequestTimeline, now: float) -> float | None:
     """Token events per second so far, of a stream that has run long enough to say."""
-    first = exchange.first_token_at
+    span = exchange.decode_span(now)
+    first = span[0] if span is not None else None
     if first is None or exchange.token_events < 2 or now - first < 0.2:
         return None
     return (exchange.token_events - 1) / (now - first)

@@ -1,212 +1,86 @@
-"""The way to the engine: client, connections, time-outs, and the poll that knows if it is up."""
+"""Where exchanges go: the engine, or the analyst for the proxy's own pages."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import ssl
+from collections.abc import Callable
 
-import httpx2
+from tokgauge.http import error_responses as errors
+from tokgauge.http.client.limits import Limits
+from tokgauge.http.client.pool import Pool
+from tokgauge.http.client.request_head import RequestHead, request_head
+from tokgauge.http.error_responses import ErrorResponse
+from tokgauge.http.request import Request
 
-from tokgauge.dialects.routes import READ_BODIES, classify
-from tokgauge.engine.facts import EngineFacts, read_models
-from tokgauge.http.client import EngineStream, EngineTransport, Listener, Timeouts, origin_of
-from tokgauge.http.headers import Header
-from tokgauge.http.request import ClientRequest
-from tokgauge.settings import Settings
-
-logger = logging.getLogger("tokgauge")
-
-_POLL_TIMEOUT = 5.0
-_FIRST_POLL_TIMEOUT = 1.0
-_ANSWER_LIMIT = 4 * 1024 * 1024
-
-
-class AnswerTooLarge(httpx2.ReadError):
-    """An answer to a question of the proxy's own is larger than such answers are."""
+_MAY_BE_REPEATED = frozenset(("GET", "HEAD", "OPTIONS"))
 
 
 class Upstream:
-    """One engine, reached through `EngineTransport`. Belongs to one event loop.
+    """One address, and what of a client's request changes on the way there.
 
-    Raises OSError when the file with certificates cannot be used.
+    address: as it is shown to people. prefix: the path that stands before every target. host: the
+    Host header; None keeps the client's. own_host: what HTTP/1.0 clients, which send none, get.
+    max_body_bytes: the largest request body. generates: whether a path is one whose POST only
+    generates, so that it may be repeated. reads_bodies: whether it is one whose good responses need
+    the whole body. reached: is told whether the engine could be reached. unreachable: what the client is told when it could not, from address and reason.
     """
 
-    def __init__(self, settings: Settings, facts: EngineFacts) -> None:
-        engine = settings.engine
-        self.address = engine.upstream
-        self.facts = facts
-        self._url = httpx2.URL(engine.upstream)
-        self._origin = origin_of(self._url)
-        self._prefix = self._url.raw_path.rstrip(b"/")
-        own_name = self._url.netloc
-        named = engine.upstream_host.encode() if engine.upstream_host else None
-        self.host: bytes | None = named or (own_name if self._url.scheme == "https" else None)
-        self.own_host = named or own_name
-        self._key = engine.api_key
-        self._interval = settings.poll_interval
-        context: ssl.SSLContext | None = None
-        if self._url.scheme == "https":
-            context = ssl.create_default_context()
-            if engine.upstream_ca_file is not None:
-                try:
-                    context.load_verify_locations(engine.upstream_ca_file)
-                except OSError as error:  # ssl.SSLError is one
-                    where = f"upstream_ca_file {engine.upstream_ca_file}"
-                    raise OSError(f"{where} cannot be used: {error}") from error
-        self.transport = EngineTransport(
-            timeouts=Timeouts(
-                connect=settings.connect_timeout,
-                first_byte=settings.first_byte_timeout,
-                stream_idle=settings.stream_idle_timeout,
+    def __init__(
+        self, pool: Pool, limits: Limits, *, address: str, prefix: bytes, host: bytes | None,
+        own_host: bytes, max_body_bytes: int | None, generates: Callable[[str, bytes], bool],
+        reads_bodies: Callable[[str, bytes], bool],
+        reached: Callable[[bool], None],
+        unreachable: Callable[[str, str], ErrorResponse] = errors.engine_unreachable,
+    ) -> None:  # fmt: skip
+        self.pool = pool
+        self.limits = limits
+        self.address = address
+        self._prefix = prefix
+        self._host = host
+        self._own_host = own_host
+        self._max_body_bytes = max_body_bytes
+        self._generates = generates
+        self._reads_bodies = reads_bodies
+        self._reached = reached
+        self._unreachable = unreachable
+
+    def refuses(self, request: Request) -> ErrorResponse | None:
+        """Why this request must not go on; None when it may."""
+        return request.refusal or self.refuses_body(request.length)
+
+    def refuses_body(self, size: int) -> ErrorResponse | None:
+        """Why a body of so many bytes must not go on; None when it may."""
+        limit = self._max_body_bytes
+        return errors.body_too_large(limit) if limit is not None and size > limit else None
+
+    def may_repeat(self, request: Request) -> bool:
+        """Whether a request may be sent twice without doing twice what it asks for."""
+        return request.method in _MAY_BE_REPEATED or self._generates(request.method, request.path)
+
+    def reads_body(self, request: Request) -> bool:
+        """Whether a good response means that the request's body has been read."""
+        return self._reads_bodies(request.method, request.path)
+
+    def head(self, request: Request, *, length: int | None) -> RequestHead:
+        """The request's head as it goes up. length: of the body, where it was changed.
+
+        Raises RequestInvalid.
+        """
+        host = self._host
+        if host is None and not request.incoming.hosts:
+            host = self._own_host  # HTTP/1.0 knows no Host, HTTP/1.1 requires one
+        return request_head(
+            request.method,
+            self._prefix + request.target,
+            request.incoming.to_engine(
+                host=host, body_length=None if request.incoming.codings else length
             ),
-            ssl_context=context,
-            on_left=facts.injection.connection_closed,
         )
 
-    async def exchange(
-        self, request: ClientRequest, body: bytes | httpx2.AsyncByteStream, listener: Listener, *,
-        changed: bool, fresh: bool = False,
-    ) -> EngineStream:  # fmt: skip
-        """Send a client's request; its answer goes to `listener`. Returns when it is under way.
+    def responds(self) -> None:
+        """It has responded to something."""
+        self._reached(True)
 
-        body: what is sent. changed: it is not the request's own. fresh: on a new connection. Raises
-        what prevents the sending.
-        """
-        length = len(body) if isinstance(body, bytes) else None
-        try:
-            return await self.transport.exchange(
-                self._origin, request.method, self._prefix + request.target,
-                self._headers(request, length, changed), body, listener,
-                reads_body=_reads_body(request), fresh=fresh,
-            )  # fmt: skip
-        except (httpx2.ConnectError, httpx2.ConnectTimeout):
-            self._lost()
-            raise
-
-    def exchange_at_once(
-        self, request: ClientRequest, body: bytes, listener: Listener, *, changed: bool
-    ) -> EngineStream | None:
-        """`exchange` if there is an idle connection; else None, and nothing has happened."""
-        return self.transport.exchange_at_once(
-            self._origin, request.method, self._prefix + request.target,
-            self._headers(request, len(body), changed), body, listener,
-            reads_body=_reads_body(request),
-        )  # fmt: skip
-
-    def _headers(self, request: ClientRequest, length: int | None, changed: bool) -> list[Header]:
-        incoming = request.incoming
-        host = self.host
-        if host is None and not incoming.hosts:
-            host = self.own_host  # HTTP/1.0 knows no Host, HTTP/1.1 requires one
-        return incoming.to_engine(
-            host=host,
-            body_length=length if changed and not incoming.codings else None,
-        )
-
-    def _lost(self) -> None:
-        """There is no connection to the engine: it may come back as another version."""
-        self.facts.up = False
-        self.facts.injection.begin_anew()
-
-    def answers(self) -> None:
-        """The engine has answered something."""
-        self.facts.up = True
-
-    async def poll_when_it_may(self) -> None:
-        """Ask for the models unless that disturbs the engine now."""
-        if self.may_ask:
-            await self.poll(_POLL_TIMEOUT)
-
-    def pause(self) -> float:
-        """Seconds until the next poll."""
-        # A model list is soon needed and soon there once the engine is: ask more often.
-        return self._interval if self.facts.up else min(1.0, self._interval)
-
-    async def first_poll(self) -> None:
-        """One short try before the first request comes in, so that its model has a name."""
-        await self.poll(_FIRST_POLL_TIMEOUT)
-
-    async def poll(self, timeout: float) -> None:
-        """`GET /v1/models` once, within `timeout` seconds."""
-        asked = await self._asked(b"/v1/models", timeout)
-        if asked is None:
-            return
-        cards, problem = await asyncio.to_thread(read_models, *asked)
-        self.facts.models_problem = problem
-        if cards is not None:
-            self.facts.learn_models(cards)
-
-    @property
-    def may_ask(self) -> bool:
-        """Whether a question of the proxy's own disturbs nobody now."""
-        return self.facts.may_be_asked_while_busy or not self.transport.stats().active
-
-    async def get(self, target: bytes, timeout: float) -> bytes | None:
-        """The body of an answer 200 within `timeout` seconds, None for any other. Never raises."""
-        asked = await self._asked(target, timeout)
-        return asked[1] if asked is not None and asked[0] == 200 else None
-
-    async def _asked(self, target: bytes, timeout: float) -> tuple[int, bytes] | None:
-        """Status and body of an answer within `timeout` seconds, None for none. Never raises."""
-        try:
-            return await self.ask("GET", target, b"", timeout)
-        except AnswerTooLarge:
-            return 200, b""  # as unreadable as a cut one
-        except (httpx2.HTTPError, TimeoutError) as error:
-            if isinstance(error, TimeoutError | httpx2.ReadTimeout):
-                self.facts.up = False
-            else:
-                self._lost()
-            logger.debug("the engine at %s does not answer: %r", self.address, error)
-            return None
-
-    async def ask(
-        self, method: str, target: bytes, body: bytes, timeout: float
-    ) -> tuple[int, bytes]:
-        """Ask something of the proxy's own, with its key: status and body of the answer.
-
-        body: JSON, or nothing. Raises httpx2's errors (AnswerTooLarge above 4 MiB) and, after
-        `timeout` seconds, TimeoutError.
-        """
-        headers = [(b"host", self.own_host), (b"accept", b"*/*")]
-        if body:
-            headers += [
-                (b"content-type", b"application/json"),
-                (b"content-length", b"%d" % len(body)),
-            ]
-        if self._key is not None:
-            headers.append((b"authorization", b"Bearer " + self._key.get_secret_value().encode()))
-        request = httpx2.Request(
-            method,
-            self._url,
-            headers=headers,
-            stream=httpx2.ByteStream(body),
-            extensions={"target": self._prefix + target},
-        )
-        async with asyncio.timeout(timeout):
-            try:
-                response = await self.transport.handle_async_request(request)
-            except (httpx2.ConnectError, httpx2.ConnectTimeout):
-                self.facts.up = False
-                raise
-            self.answers()
-            return response.status_code, await _read(response)
-
-
-def _reads_body(request: ClientRequest) -> bool:
-    return request.method == "POST" and classify(request.method, request.path) in READ_BODIES
-
-
-async def _read(response: httpx2.Response) -> bytes:
-    stream = response.stream
-    assert isinstance(stream, httpx2.AsyncByteStream)  # noqa: S101
-    body = b""
-    try:
-        async for piece in stream:
-            body += piece
-            if len(body) > _ANSWER_LIMIT:
-                raise AnswerTooLarge("the answer is too large")
-    finally:
-        await stream.aclose()
-    return body
+    def is_down(self, why: str) -> ErrorResponse:
+        """It could not be reached; returns what the client is told."""
+        self._reached(False)
+        return self._unreachable(self.address, why)

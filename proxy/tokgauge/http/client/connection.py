@@ -1,112 +1,121 @@
-"""One connection to the engine: an asyncio protocol that serves one exchange at a time."""
+"""One connection to the engine: an asyncio protocol that serves one request at a time.
+
+It is used again only after exactly the declared bytes of the request went up and exactly the framed
+bytes of the response came down; whatever else happens closes it. So no request is ever read as the
+rest of another, and no response ever reaches a client whose request it does not belong to.
+"""
+
+from __future__ import annotations
 
 import asyncio
 import os
 import select
 import socket
-from collections.abc import Callable
 from time import monotonic
 from typing import Protocol, cast
 
-import httpx2
-
-from tokgauge.http.client.errors import transport_error
-from tokgauge.http.client.reader import ResponseReader, chunk_body
-from tokgauge.http.client.request import RequestHead
-from tokgauge.http.client.stream import EngineStream, Listener
-from tokgauge.http.client.timeouts import Timeouts
-
-INLINE_BODY = 64 * 1024
-"""Bodies in memory up to this size leave with the head, in one write and without a task."""
+from tokgauge.http.client.failures import (
+    ConnectionClosed,
+    EngineFailure,
+    FirstByteTimedOut,
+    ResponseInvalid,
+    StreamTimedOut,
+)
+from tokgauge.http.client.limits import Limits
+from tokgauge.http.client.parser import ResponseParser, chunk_body
+from tokgauge.http.client.request_head import RequestHead
 
 _LARGE_READ = 64 * 1024
 """After a read of this size it is the other connections' turn: libuv would read up to 32 of them
 from one socket before it looks at the next."""
 
-_KEEPALIVE_AFTER = 60
+_PROBE_AFTER = 60
 """Seconds of silence before TCP probes the peer: an engine whose machine died is noticed although
 there is no limit on the wait for its first byte."""
+
+
+class Call(Protocol):
+    """Who has sent a request: is told what comes of it, inside the callbacks in which it comes.
+
+    `response_head` comes at most once, then `response_data` for each read with body bytes in it;
+    `response_end` or `failed` comes once and last. What these raise is a bug: it closes the
+    connection and is told to `broken`.
+    """
+
+    def response_head(self, head: ResponseParser, *, body_follows: bool) -> None:
+        """The head. body_follows: `response_data` is called before anything else happens."""
+
+    def response_data(self, at: float, body: bytes, raw: bytes | None) -> None:
+        """Body bytes, and when they came off the socket (`monotonic()`).
+
+        raw: the same bytes as they came, when they are exactly one chunk of the transfer coding.
+        """
+
+    def response_end(self) -> None:
+        """The response is complete."""
+
+    def failed(self, failure: EngineFailure) -> None:
+        """The response broke off, or did not come at all."""
+
+    def broken(self, error: Exception) -> None:
+        """One of these methods raised `error`."""
+
+    def engine_full(self) -> None:
+        """The engine takes no more of the request's body for now."""
+
+    def engine_ready(self) -> None:
+        """It takes more."""
 
 
 class Owner(Protocol):
     """The pool's side of a connection."""
 
-    def connection_idle(self, connection: "Connection") -> None: ...
-    def connection_gone(self, connection: "Connection") -> None: ...
-    def connection_lost(self, connection: "Connection") -> None: ...
+    def connection_idle(self, connection: EngineConnection) -> None: ...
+    def connection_closed(self, connection: EngineConnection) -> None: ...
+    def connection_gone(self, connection: EngineConnection) -> None: ...
 
 
-class Connection(asyncio.Protocol):
-    """Connected by the pool, then `start` for every exchange, until `discard`.
+class EngineConnection(asyncio.Protocol):
+    """Connected by the pool; then `send` for every request, until it closes.
 
-    While no exchange runs, anything that the engine sends or does discards the connection.
+    reused: it has served an earlier request. sent_at: when the request had been handed to the
+    socket completely (`monotonic()`), None before.
     """
 
     __slots__ = (
-        "_close_after",
-        "_discarded",
-        "_fd",
-        "_gate",
-        "_has_body",
-        "_header_limit",
-        "_in_passage",
-        "_knows",
-        "_last_read",
-        "_loop",
-        "_next_reader",
-        "_owner",
-        "_pass_on",
-        "_paused_at",
-        "_poller",
-        "_reader",
-        "_request_done",
-        "_stream",
-        "_transport",
-        "_upload",
-        "established",
-        "headers_at",
-        "origin",
-        "reused",
-    )
+        "_between_chunks", "_call", "_close_after", "_closed", "_has_body", "_head_limit",
+        "_head_told", "_last_read", "_left", "_loop", "_next_parser", "_owner", "_parser",
+        "_paused", "_poller", "_transport", "established", "reused", "sent_at",
+    )  # fmt: skip
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        owner: Owner,
-        origin: tuple[str, str, int],
-        header_limit: int,
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, owner: Owner, head_limit: int) -> None:
         self._loop = loop
         self._owner = owner
-        self.origin = origin
-        self._header_limit = header_limit
+        self._head_limit = head_limit
         self._transport: asyncio.Transport | None = None
-        self._fd = -1
         self._poller: select.poll | None = None
-        self._discarded = False
-        self._reader: ResponseReader | None = None
-        self._next_reader: ResponseReader | None = None
-        self._stream: EngineStream | None = None
-        self._knows: Callable[[float, bytes], bool] | None = None
-        """With `_pass_on` the listener's passage, while the parser stands between two chunks."""
-        self._pass_on: Callable[[bytes], object] = _nowhere
-        self._in_passage = 0.0
-        self._upload: asyncio.Task[None] | None = None
-        self._gate: asyncio.Future[None] | None = None
-        self._paused_at = 0.0
+        self._call: Call | None = None
+        self._parser: ResponseParser | None = None
+        self._next_parser: ResponseParser | None = None
+        self._left: int | None = 0
+        """Bytes of the request's body still to be sent; None: until `end_body` (chunked)."""
         self._last_read = 0.0
-        self._request_done = False
-        self._has_body = self._close_after = False
-        self.headers_at = 0.0
-        self.reused = False
+        self._between_chunks = False
+        self._head_told = False
+        self._paused = False
+        self._close_after = False
+        self._has_body = False
+        self._closed = False
         self.established = False
+        self.reused = False
+        self.sent_at: float | None = None
 
     # The pool's side
 
     @property
     def transport(self) -> asyncio.Transport:
-        if self._transport is None:
-            raise RuntimeError("not connected")
+        """The connected transport."""
+        assert self._transport is not None  # noqa: S101
         return self._transport
 
     @transport.setter
@@ -114,377 +123,292 @@ class Connection(asyncio.Protocol):
         self._transport = transport
 
     @property
-    def discarded(self) -> bool:
-        """Whether this connection is gone, or about to be."""
-        return self._discarded
+    def closed(self) -> bool:
+        """Whether it is gone, or about to be."""
+        return self._closed
 
     def usable(self) -> bool:
         """Whether an idle connection still looks alive, with a look into the kernel.
 
         The event loop may not have read the engine's FIN yet; one poll costs about a microsecond.
         """
-        if self._discarded or self.transport.is_closing():
+        if self._closed or self.transport.is_closing():
             return False
         if self._poller is None:
             self._poller = select.poll()
-            self._poller.register(self._fd, select.POLLIN)
+            self._poller.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
         return not self._poller.poll(0)
 
-    def start(
-        self, head: RequestHead, body: bytes | httpx2.AsyncByteStream, *, head_request: bool,
-        reused: bool, reads_body: bool = True, listener: Listener | None = None,
-    ) -> tuple[ResponseReader, EngineStream]:  # fmt: skip
-        """Send a request; its response arrives in the reader (head) and the stream (body).
-
-        reads_body: a good response means that the engine has read the request's body. A connection
-        is not used again where it may lie there unread: an engine that does not throw it away
-        would take it for the next request, and whoever asks next for the one who sent that.
-
-        Raises httpx2.LocalProtocolError, and sends nothing, when the body in memory is not of the
-        length that the head declares. One that turns out so later ends the exchange.
-        """
-        if isinstance(body, bytes):
-            if not head.chunked and len(body) != head.length:
-                raise httpx2.LocalProtocolError(
-                    f"a request body of {len(body)} bytes, declared as one of {head.length}"
-                )
-            if len(body) > INLINE_BODY or head.chunked:
-                body = httpx2.ByteStream(body)
-        reader, stream = self._begin(head_request, reused, listener)
-        self._has_body = head.chunked or head.length > 0
-        self._close_after = head.close or (self._has_body and not reads_body)
-        if isinstance(body, bytes):
-            self.transport.write(head.block + body)
-            self._request_sent(stream)
-        else:
-            self.transport.write(head.block)
-            self._upload = self._loop.create_task(self._send_body(body, head, stream))
-        return reader, stream
-
-    def _begin(
-        self, head_request: bool, reused: bool, listener: Listener | None
-    ) -> tuple[ResponseReader, EngineStream]:
-        reader, self._next_reader = self._next_reader, None
-        if reader is None or head_request:
-            reader = self._new_reader(head_request)
-        self._reader = reader
-        self._stream = stream = EngineStream(self._loop, self, listener)
-        self._last_read = self.headers_at = 0.0
-        self._request_done = False
-        self.reused = reused
-        return reader, stream
-
-    def _new_reader(self, head_request: bool) -> ResponseReader:
-        return ResponseReader(head_request=head_request, limit=self._header_limit)
-
-    def check(self, now: float, timeouts: Timeouts) -> None:
+    def check(self, now: float, limits: Limits) -> None:
         """End the exchange when one of its time limits has passed."""
-        stream, reader = self._stream, self._reader
-        if stream is None or reader is None:
+        parser = self._parser
+        if parser is None or self._call is None:
             return
-        if self._gate is not None:
-            limit = timeouts.write
-            if limit is not None and now - self._paused_at > limit:
-                self._fail(httpx2.WriteTimeout, f"the engine took no request body for {limit:g} s")
-                return
-        if stream.paused:
+        if self._paused:
             self._last_read = now  # the silence is ours
             return
-        if reader.begun:
-            since = self._last_read
-            limit, what = timeouts.stream_idle, "the engine went silent inside the response"
-        elif stream.sent_at is not None:
-            since = stream.sent_at
-            limit, what = timeouts.first_byte, "the engine did not begin to answer"
+        failure: type[EngineFailure]
+        if parser.begun:
+            since, limit, failure = self._last_read, limits.stream_idle, StreamTimedOut
+            what = "the engine went silent inside the response"
+        elif self.sent_at is not None:
+            since, limit, failure = self.sent_at, limits.first_byte, FirstByteTimedOut
+            what = "the engine did not begin to respond"
         else:
             return
         if limit is not None and now - since > limit:
-            self._fail(httpx2.ReadTimeout, f"{what} for {limit:g} s")
+            self._fail(failure(f"{what} for {limit:g} s"))
 
     def shut(self) -> None:
-        """The whole transport closes: end a running exchange with an error."""
-        if self._stream is None:
-            self.discard()
-        else:
-            self._fail(httpx2.ReadError, "the transport was closed")
+        """The pool closes: a running exchange fails."""
+        self._fail(self._closed_because("the proxy shuts down"))
 
-    # The stream's side
+    # The caller's side
+
+    def send(
+        self, call: Call, head: RequestHead, body: bytes, *, complete: bool, reads_body: bool
+    ) -> None:
+        """Send a request; what comes of it is told to `call`.
+
+        complete: `body` is all of it, else the rest follows by `send_body` and `end_body`.
+        reads_body: a good response means that the engine has read the body. A connection is not
+        used again where it may lie there unread: an engine that does not throw it away would take
+        it for the next request, and whoever asks next for the one who sent that.
+
+        Raises ValueError, and is closed, when these are not the declared bytes.
+        """
+        parser, self._next_parser = self._next_parser, None
+        if parser is None or head.method == "HEAD":
+            parser = ResponseParser(head_request=head.method == "HEAD", limit=self._head_limit)
+        self._parser = parser
+        self._call = call
+        self._last_read = 0.0
+        self._between_chunks = self._head_told = False
+        self._has_body = head.length != 0
+        self._close_after = head.close or (self._has_body and not reads_body)
+        self.sent_at = None
+        self._left = head.length
+        if head.length is None:
+            self.transport.write(head.block + _chunk(body))
+        else:
+            self._take_from_declared(len(body))
+            self.transport.write(head.block + body)
+        if complete:
+            self.end_body()
+
+    def send_body(self, piece: bytes) -> None:
+        """Send a part of the request's body, not empty. Raises ValueError beyond its length."""
+        if self._closed:
+            return
+        if self._left is None:
+            self.transport.write(_chunk(piece))
+        else:
+            self._take_from_declared(len(piece))
+            self.transport.write(piece)
+
+    def end_body(self) -> None:
+        """The request's body is complete. Raises ValueError when it is not."""
+        if self._closed:
+            return
+        if self._left is None:
+            self.transport.write(b"0\r\n\r\n")
+            self._left = 0
+        elif self._left:
+            self.close()
+            raise ValueError("the request's body is shorter than declared")
+        self.sent_at = monotonic()
+
+    def _take_from_declared(self, size: int) -> None:
+        assert self._left is not None  # noqa: S101
+        if size > self._left:
+            self.close()
+            raise ValueError("the request's body is longer than declared")
+        self._left -= size
 
     def pause_reading(self) -> None:
-        self._close_passage()
+        """Let the engine wait with its response."""
+        self._paused = True
         if not self.transport.is_closing():
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        if not self.transport.is_closing():
-            self.transport.resume_reading()
+        """Take on its response."""
+        if self._paused:
+            self._paused = False
+            if not self.transport.is_closing():
+                self.transport.resume_reading()
 
-    def discard(self) -> None:
-        """Close the socket at once and leave the pool. May be called at any time, repeatedly."""
-        if self._discarded:
+    def close(self) -> None:
+        """Close the socket at once; `call` hears no more. May be called at any time, repeatedly."""
+        if self._closed:
             return
-        self._discarded = True
-        self._close_passage()
-        self._stop_upload()
-        for reader in (self._reader, self._next_reader):
-            if reader is not None:
-                reader.release()
-        self._reader = self._next_reader = self._stream = None
+        self._closed = True
+        self._call = None
+        for parser in (self._parser, self._next_parser):
+            if parser is not None:
+                parser.release()
+        self._parser = self._next_parser = None
         if self._transport is not None:
             self._transport.abort()
-        self._owner.connection_gone(self)
+        self._owner.connection_closed(self)
 
     # asyncio's callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if self._discarded:
+        if self._closed:
             self._transport.abort()
             return
         sock = transport.get_extra_info("socket")
-        self._fd = sock.fileno()
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if hasattr(socket, "TCP_KEEPIDLE"):  # not on macOS
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_AFTER)
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if hasattr(socket, "TCP_KEEPIDLE"):  # not on macOS
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_AFTER)
 
     def data_received(self, data: bytes) -> None:
-        now = monotonic()
-        knows = self._knows
-        if knows is None or (body := chunk_body(data)) is None:
-            self._read(now, data)
+        at = monotonic()
+        call = self._call
+        if self._between_chunks and call is not None and (body := chunk_body(data)) is not None:
+            # The parser would stand after this chunk where it stands now: no need to tell it.
+            self._last_read = at
+            try:
+                call.response_data(at, body, data)
+            except Exception as error:  # border: a bug of the caller's ends its exchange only
+                self._break_off(error)
             return
-        # The parser would be after this chunk where it is now: no need to tell it.
-        self._last_read = now
-        try:
-            known = knows(now, body)
-        except Exception as error:  # border: the listener's fault changes no byte
-            self._passage_failed(error)
-            known = False
-        if not known:
-            self._push(now, body)
-            return
-        pass_on = self._pass_on
-        try:
-            pass_on(data)
-        except Exception as error:  # border: as in `EngineStream.push`
-            self._break_off(error)
-        self._in_passage += monotonic() - now
-
-    def _push(self, now: float, body: bytes) -> None:
-        """Give the listener the body of a chunk that may not pass it by."""
-        if self._stream is not None:
-            self._stream.push(now, body)
-        self._find_passage()
-
-    def _find_passage(self) -> None:
-        passage = self._stream.passage() if self._stream is not None else None
-        if passage is not None:
-            self._knows, self._pass_on = passage
-        else:
-            self._knows = None
-
-    def _close_passage(self) -> None:
-        self._knows = None
-        self._pass_on = _nowhere
-        if self._stream is not None:
-            self._stream.in_passage += self._in_passage
-        self._in_passage = 0.0
-
-    def _break_off(self, error: Exception) -> None:
-        if self._stream is not None:
-            self._stream.break_off(error)
-
-    def _passage_failed(self, error: Exception) -> None:
-        if self._stream is not None:
-            self._stream.passage_failed(error)
-
-    def _read(self, now: float, data: bytes) -> None:
-        reader, stream = self._reader, self._stream
-        if reader is None or stream is None:
-            self.discard()
-            return
-        body = reader.feed(data)
-        self._last_read = now
-        if reader.news:
-            self._react(reader, stream, now, body)
-        elif body:
-            stream.push(now, body)
-        if self._stream is stream and reader.between_chunks:
-            self._find_passage()
-        else:
-            self._knows = None
-        if len(data) >= _LARGE_READ:
-            self._give_way()
+        self._read(at, data)
 
     def eof_received(self) -> None:
-        reader, stream = self._reader, self._stream
-        if reader is None or stream is None:
-            self.discard()
+        parser = self._parser
+        if parser is None:
+            self.close()
             return
-        reader.feed_eof()
-        if reader.complete:
-            self._finish(reader, stream)
+        parser.feed_eof()
+        if parser.complete:
+            self._finish(parser)
+        elif self._last_read:
+            self._fail(self._closed_because("the engine closed inside the response"))
         else:
-            where = "inside the response" if self._last_read else "without a response"
-            self._fail(httpx2.RemoteProtocolError, f"the engine closed {where}", left=True)
+            self._fail(self._closed_because("the engine closed without a response"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if exc is not None and self.origin[0] == "http":
-            self._salvage()
-        if self._stream is not None:
-            why = str(exc) if exc is not None else "the connection was closed"
-            received = self._request_done or self._last_read
-            kind = httpx2.ReadError if received else httpx2.WriteError
-            self._fail(kind, why, exc, left=True)
+        if exc is not None:
+            self._read_what_is_left()
+        if self._call is not None:
+            self._fail(self._closed_because(str(exc) if exc else "the connection was closed"))
         else:
-            self.discard()
-        self._owner.connection_lost(self)
+            self.close()
+        self._owner.connection_gone(self)
 
     def pause_writing(self) -> None:
-        self._gate = self._loop.create_future()
-        self._paused_at = monotonic()
+        if self._call is not None:
+            self._call.engine_full()
 
     def resume_writing(self) -> None:
-        gate, self._gate = self._gate, None
-        if gate is not None and not gate.done():
-            gate.set_result(None)
+        if self._call is not None:
+            self._call.engine_ready()
 
-    # The exchange
+    # One response
 
-    def _react(self, reader: ResponseReader, stream: EngineStream, now: float, body: bytes) -> None:
-        reader.news = False
-        if reader.head_done and not self.headers_at:
-            self.headers_at = now
-            if reader.status >= 400:
-                # The engine has decided. A success may still need the rest of the body.
-                self._stop_upload()
-            stream.answered(reader, body_follows=bool(body))
-        if body:
-            stream.push(now, body)
-        if self._stream is not stream:
-            return  # whoever got the head or the body has closed the stream
-        if reader.fault is not None:
-            self._fail(httpx2.RemoteProtocolError, reader.fault)
-        elif reader.complete:
-            self._finish(reader, stream)
+    def _read(self, at: float, data: bytes) -> None:
+        parser, call = self._parser, self._call
+        if parser is None or call is None:
+            self.close()  # nobody has asked for anything
+            return
+        self._last_read = at
+        body = parser.feed(data)
+        self._between_chunks = parser.between_chunks
+        try:
+            if parser.head_done and not self._head_told:
+                self._head_told = True
+                call.response_head(parser, body_follows=bool(body))
+            if body and self._call is call:
+                call.response_data(at, body, None)
+        except Exception as error:  # border: as in `data_received`
+            self._break_off(error)
+            return
+        if self._call is not call:
+            return  # whoever got the head or the body has closed the connection
+        if parser.fault is not None:
+            self._fail(ResponseInvalid(parser.fault))
+        elif parser.complete:
+            self._finish(parser)
+        elif len(data) >= _LARGE_READ and not self._paused:
+            self.transport.pause_reading()
+            self._loop.call_soon(self._read_on)
 
-    def _finish(self, reader: ResponseReader, stream: EngineStream) -> None:
+    def _read_on(self) -> None:
+        if not self._closed and not self._paused:
+            self.transport.resume_reading()
+
+    def _finish(self, parser: ResponseParser) -> None:
+        """The response is complete: the connection goes back to the pool, or closes."""
+        call, self._call = self._call, None
         transport = self.transport
         reusable = (
-            reader.keep_alive
-            and not reader.surplus
-            and self._request_done
+            self.sent_at is not None
+            and parser.keep_alive
+            and not parser.surplus
             and not self._close_after
-            and not (self._has_body and reader.status >= 300)  # refused, and the body unread?
+            and not (self._has_body and parser.status >= 300)  # refused, and the body unread?
             and not transport.is_closing()
             and transport.get_write_buffer_size() == 0
         )
-        self._close_passage()
-        stream.finish()
-        if not reusable:
-            self.discard()
-            return
-        reader.release()
-        self._reader = self._stream = None
-        if stream.paused:
-            transport.resume_reading()
-        self._next_reader = self._new_reader(head_request=False)  # now, not when it is needed
-        self._owner.connection_idle(self)
+        self._between_chunks = False
+        if reusable:
+            parser.release()
+            self._parser = None
+            if self._paused:
+                self.resume_reading()
+            # Made now, not when it is needed.
+            self._next_parser = ResponseParser(head_request=False, limit=self._head_limit)
+            self.reused = True
+            self._owner.connection_idle(self)
+        else:
+            self.close()
+        if call is not None:
+            try:
+                call.response_end()
+            except Exception as error:  # border: as in `data_received`
+                call.broken(error)
 
-    def _fail(
-        self,
-        kind: type[httpx2.TransportError],
-        message: str,
-        cause: BaseException | None = None,
-        *,
-        left: bool = False,
-    ) -> None:
-        """End the exchange in an error. left: because the engine has left."""
-        error = transport_error(
-            kind, message, reused=self.reused, engine_left=left,
-            response_bytes=self._last_read != 0.0,
-        )  # fmt: skip
-        error.__cause__ = cause
-        self._end(error)
+    def _closed_because(self, why: str) -> ConnectionClosed:
+        return ConnectionClosed(why, died_idle=self.reused and not self._last_read)
 
-    def _end(self, error: Exception) -> None:
-        stream = self._stream
-        self.discard()
-        if stream is not None:
-            stream.fail(error)
+    def _fail(self, failure: EngineFailure) -> None:
+        call = self._call
+        self.close()
+        if call is not None:
+            try:
+                call.failed(failure)
+            except Exception as error:  # border: as in `data_received`
+                call.broken(error)
 
-    def _salvage(self) -> None:
+    def _break_off(self, error: Exception) -> None:
+        call = self._call
+        self.close()
+        if call is not None:
+            call.broken(error)
+
+    def _read_what_is_left(self) -> None:
         """Read what the kernel still holds after a failed write.
 
         An engine that refuses a body answers and closes; the next write then fails and the event
-        loop gives up, although the answer lies in the receive buffer.
+        loop gives up, although the response lies in the receive buffer. Not with TLS.
         """
-        while self._stream is not None:
+        sock = self.transport.get_extra_info("socket")
+        if sock is None or self.transport.get_extra_info("ssl_object") is not None:
+            return
+        while self._call is not None:
             try:
-                data = os.read(self._fd, 64 * 1024)
+                data = os.read(sock.fileno(), 64 * 1024)
             except OSError:
                 return
             if not data:
                 return  # not a clean end: the kernel tells a reset only once
             self.data_received(data)
 
-    def _give_way(self) -> None:
-        self.pause_reading()
-        self._loop.call_soon(self._read_on)
 
-    def _read_on(self) -> None:
-        stream = self._stream
-        if not self._discarded and (stream is None or not stream.paused):
-            self.resume_reading()
-
-    # The request
-
-    def _request_sent(self, stream: EngineStream) -> None:
-        self._request_done = True
-        stream.sent_at = monotonic()
-
-    def _stop_upload(self) -> None:
-        upload, self._upload = self._upload, None
-        if upload is not None:
-            upload.cancel()
-
-    async def _send_body(
-        self, body: httpx2.AsyncByteStream, head: RequestHead, stream: EngineStream
-    ) -> None:
-        try:
-            await self._write_body(body, head)
-        except (
-            Exception
-        ) as error:  # border: the caller's stream may raise anything; it gets it back
-            self._upload = None
-            self._end(error)
-        else:
-            self._upload = None
-            self._request_sent(stream)
-
-    async def _write_body(self, body: httpx2.AsyncByteStream, head: RequestHead) -> None:
-        write = self.transport.write
-        sent = 0
-        async for piece in body:
-            if not piece:
-                continue
-            sent += len(piece)
-            if head.chunked:
-                write(b"%x\r\n%b\r\n" % (len(piece), piece))
-            elif sent > head.length:
-                raise httpx2.LocalProtocolError("request body longer than its Content-Length")
-            else:
-                write(piece)
-            if self._gate is not None:
-                await self._gate
-        if head.chunked:
-            write(b"0\r\n\r\n")
-        elif sent < head.length:
-            raise httpx2.LocalProtocolError("request body shorter than its Content-Length")
-        if self._gate is not None:
-            await self._gate
-
-
-def _nowhere(chunk: bytes) -> None:
-    """No chunk passes."""
+def _chunk(piece: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b""

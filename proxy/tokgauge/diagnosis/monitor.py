@@ -1,21 +1,19 @@
 """Puts together, every few seconds, what is known of the engine and its GPUs, and publishes it.
 
-Runs beside the requests, in one process of all workers. Holds no formula of its own: the window
-comes from `decoding` and `engine_metrics`, the efficiency from `efficiency`, the verdict from
-`diagnosis`, the GPU figures from `gpu.figures`.
+Runs in the analyst. Holds no formula of its own: the window comes from `decoding` and the engine's
+metrics page, the efficiency from `efficiency`, the verdict from `diagnose`, the GPU figures from
+`gpu.figures`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from time import monotonic
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -33,26 +31,25 @@ from tokgauge.diagnosis.efficiency import (
     request_ratio,
 )
 from tokgauge.diagnosis.evidence import Evidence
+from tokgauge.diagnosis.figures import Figures
+from tokgauge.diagnosis.traffic import Traffic
 from tokgauge.diagnosis.verdict import CAUSE_KINDS, LEVELS, Verdict
-from tokgauge.engine import metrics_page as engine_metrics
-from tokgauge.engine.facts import OTHER, PATIENT_ENGINES, EngineFacts, ServedNow
+from tokgauge.engine import metrics_page
+from tokgauge.engine.facts import OTHER, EngineFacts, ServedNow
 from tokgauge.engine.metrics_page import EngineRates, EngineReading
-from tokgauge.export.published import Figures, Published
+from tokgauge.engine.poll import EnginePoll
 from tokgauge.gpu import figures as gpu_figures
 from tokgauge.gpu.bandwidth import Bandwidth, gpu_bandwidth, nvml_bandwidth
 from tokgauge.gpu.contention import ContentionHistory, was_busy, worst
 from tokgauge.gpu.nvml import NvmlReader
 from tokgauge.gpu.readings import GpuReading, Snapshot
 from tokgauge.gpu.sampler import GpuSampler
-from tokgauge.measure.record import Measurement
-from tokgauge.measure.timeline import Exchange
+from tokgauge.measure.record import Record
 from tokgauge.model.ceiling import single_stream_ceiling
 from tokgauge.model.kv import KvCache
 from tokgauge.model.weights import Basis, WeightsFound, WeightsUnknown
-from tokgauge.relay.upstream import Upstream
 from tokgauge.settings import Settings
 
-_METRICS_TIMEOUT = 2.0
 _FILES_INTERVAL = 60.0
 """Seconds between looks at the files of a model whose bytes are not known yet."""
 
@@ -71,27 +68,24 @@ class _Look(NamedTuple):
     own_sequences: int
 
 
-class Judge:
+class Monitor:
     """The figures of the engine as a whole.
 
-    report: is told where something failed, and what; in any thread, and never raises. shared: the
-    workers' directory; the one process that holds its lock judges, the others read.
+    traffic: what runs. publish: takes each new set of figures. report: is told where
+    something failed, and what; in any thread, and never raises.
     """
 
     def __init__(
-        self, settings: Settings, facts: EngineFacts, live: Collection[Exchange],
-        published: Published, report: Callable[[str, Exception], None],
-        shared: Path | None = None,
+        self, settings: Settings, facts: EngineFacts, traffic: Traffic,
+        publish: Callable[[Figures], None], report: Callable[[str, Exception], None],
     ) -> None:  # fmt: skip
         engine = settings.engine
         self._settings = settings
         self._facts = facts
-        self._live = live
-        self._published = published
+        self._traffic = traffic
+        self._publish_figures = publish
+        self._figures: Figures | None = None
         self._report = report
-        self._lock_file = shared / "judge.lock" if shared is not None else None
-        self._lock: IO[bytes] | None = None
-        self._several_workers = settings.workers > 1
         self._watch = DecodingWatch(monotonic())
         self._answers = Answers()
         self._served = ServedNow(facts, settings.rate_window)
@@ -100,8 +94,6 @@ class Judge:
         self._model_of: tuple[str | None, str | None] | None = None
         self._model_read_at = float("-inf")
         self._kv_cache_dtype: str | None = None
-        self._last_ended_at: float | None = None
-        self._started_at: float | None = None
         self._tokens = 0
         self._events = 0
         self._contention = ContentionHistory(
@@ -111,58 +103,47 @@ class Judge:
         self._sampler: GpuSampler | None = None
         self.verdict: Verdict | None = None
 
-    async def look(self, upstream: Upstream) -> None:
-        """One look at everything, if this process is the one that judges. Raises what fails."""
-        if self._is_the_one():
-            await self._look(upstream)
-        else:
-            self._seen()  # not judged here, but it must not pile up
-            self._learn_from_the_one()
-            await self._read_model()
+    def pause(self) -> float:
+        """Seconds until the next look."""
+        return self._settings.engine_metrics_interval
 
     def close(self) -> None:
         """The last look has been taken."""
         if self._sampler is not None:
             self._sampler.stop(timeout_seconds=0.5)
-        if self._lock is not None:
-            self._lock.close()
 
-    def ended(self, exchange: Exchange, done: Measurement) -> None:
+    def ended(self, record: Record) -> None:
         """An exchange has ended."""
-        self._watch.ended(exchange)
-        if exchange.generates:
-            self._last_ended_at = monotonic()
-            if done.completion_tokens:
-                self._served.answered(exchange.answered_model, self._last_ended_at)
-            self._answers.add(done, streamed=exchange.stream)
+        progress = record.progress
+        self._watch.ended(progress)
+        if progress.generates:
+            if record.completion_tokens:
+                self._served.answered(progress.answered, record.ended_at)
+            self._answers.add(record, streamed=progress.streamed)
         if (
-            done.stream
-            and done.token_source == "usage"
-            and done.token_events
-            and not exchange.calls_tools
+            record.stream
+            and record.token_source == "usage"
+            and record.token_events
+            and not progress.calls_tools
         ):
-            self._tokens += done.completion_tokens or 0
-            self._events += done.token_events
+            self._tokens += record.completion_tokens or 0
+            self._events += record.token_events
 
-    def complete(self, exchange: Exchange, done: Measurement) -> Measurement:
-        """Add to a measurement what only the look at the GPU tells."""
-        figures = self._published.current
-        if figures is None:
-            return done
-        contention = self._met(done, figures)
-        served = self._served.reads(exchange.answered_model)
-        ratio = self._request_ratio(done, figures) if served else None
+    def complete(self, record: Record) -> Record:
+        """Add to a record what only the look at the GPU tells."""
+        figures = self._figures
+        if figures is None or not figures.is_fresh(monotonic()):
+            return record
+        contention = None
+        if self._sampler is not None:
+            contention = self._contention.met(record.ended_at - record.duration, record.ended_at)
+        served = self._served.reads(record.progress.answered)
+        ratio = self._request_ratio(record, figures) if served else None
         if contention is None and ratio is None:
-            return done
-        return msgspec.structs.replace(done, contention=contention, ceiling_ratio=ratio)
+            return record
+        return msgspec.structs.replace(record, contention=contention, ceiling_ratio=ratio)
 
-    def _met(self, done: Measurement, figures: Figures) -> str | None:
-        if self._sampler is None:
-            return figures.contention
-        now = monotonic()
-        return self._contention.met(now - done.duration, now)
-
-    def _request_ratio(self, done: Measurement, figures: Figures) -> float | None:
+    def _request_ratio(self, done: Record, figures: Figures) -> float | None:
         model, rate = self._model, done.decode_tokens_per_second
         if (
             rate is None
@@ -181,33 +162,8 @@ class Judge:
 
     # one look
 
-    def _is_the_one(self) -> bool:
-        """Whether this process judges: the only one, or the worker that holds the lock."""
-        if self._lock_file is None or self._lock is not None:
-            return True
-        lock = self._lock_file.open("wb")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.close()
-            return False
-        self._lock = lock
-        return True
-
-    def _learn_from_the_one(self) -> None:
-        """Take what the process that judges has found out."""
-        self._published.load()
-        figures = self._published.current
-        if figures is not None:
-            self._kv_cache_dtype = figures.kv_cache_dtype
-            self._facts.may_be_asked_while_busy |= figures.engine_is_patient
-            self._note_start(figures.engine_started_at)
-
-    def _note_start(self, at: float | None) -> None:
-        if at is not None:
-            self._facts.injection.process_started(at)
-
-    async def _look(self, upstream: Upstream) -> None:
+    async def look(self, poll: EnginePoll, refresh: Callable[[], Awaitable[None]]) -> None:
+        """One look at everything. refresh: brings `traffic` up to now. Raises what fails."""
         if self._sampler is None and self._settings.nvml:
             self._sampler = GpuSampler(
                 NvmlReader(process_names=None),
@@ -215,21 +171,12 @@ class Judge:
                 on_error=partial(self._report, "gpu"),
             )
             self._sampler.start()
-        reading: EngineReading | None = None
+        await refresh()
         own = self._own_sequences()
-        # llama-cpp-python, which a question about its models disturbs, has no such page.
-        page = await upstream.get(b"/metrics", _METRICS_TIMEOUT)
+        reading = await poll.metrics()
+        await refresh()
         # A request that began or ended while the page was on its way may be on it.
         own = max(own, self._own_sequences())
-        if page is not None:
-            reading = await asyncio.to_thread(engine_metrics.read, page, monotonic())
-            self._started_at = reading.started_at or self._started_at
-            self._note_start(self._started_at)
-            if reading.kind is None:
-                reading = None
-            elif reading.kind in PATIENT_ENGINES:
-                self._facts.may_be_asked_while_busy = True
-                self._facts.is_vllm = reading.kind == "vllm"
         self._looks.append(_Look(reading, *self._seen(), own))
         self._forget_old_looks()
         if reading is not None:
@@ -239,16 +186,17 @@ class Judge:
             self._judge(monotonic())
 
     def _seen(self) -> tuple[Decoded, Answers]:
-        """What the exchanges of this process showed since the last call."""
+        """What the exchanges showed since the last call."""
         ended, self._answers = self._answers, Answers()
         now = monotonic()
-        for exchange in self._live:
+        running = list(self._traffic.running)
+        for exchange in running:
             if exchange.token_events:
-                self._served.answered(exchange.answered_model, now)
-        return self._watch.look(now, self._live), ended
+                self._served.answered(exchange.answered, now)
+        return self._watch.look(now, running), ended
 
     def _own_sequences(self) -> int:
-        return sum(exchange.sequences for exchange in self._live if exchange.generates)
+        return sum(exchange.sequences for exchange in self._traffic.running if exchange.generates)
 
     def _forget_old_looks(self) -> None:
         seconds = sum(look.decoded.seconds for look in self._looks)
@@ -280,13 +228,10 @@ class Judge:
     def _engine_was_busy(self, at: float) -> bool | None:
         """Whether the engine had work that a GPU reading at `at` looks back on (any thread)."""
         reading = self._looks[-1].reading if self._looks else None
-        if reading is not None and at - reading.at < 2 * self._settings.engine_metrics_interval:
-            if (reading.running or 0) + (reading.waiting or 0) > 0:
-                return True
-        elif self._several_workers:
-            return None  # this process does not see the other workers' requests
-        running = sum(exchange.generates for exchange in list(self._live))
-        return was_busy(at, running, self._last_ended_at)
+        fresh = 2 * self._settings.engine_metrics_interval
+        if reading is not None and at - reading.at < fresh and _has_work(reading):
+            return True
+        return was_busy(at, self._traffic.generating, self._traffic.last_ended_at)
 
     # what follows from it
 
@@ -317,7 +262,7 @@ class Judge:
         earlier, later = looks[first].reading, looks[last].reading
         assert earlier is not None  # noqa: S101 - `told` holds only such
         assert later is not None  # noqa: S101
-        return looks[first + 1 : last + 1], engine_metrics.between(earlier, later)
+        return looks[first + 1 : last + 1], metrics_page.between(earlier, later)
 
     def _engine_gpus(self, snapshot: Snapshot | None, now: float) -> tuple[GpuReading, ...]:
         if snapshot is None:
@@ -333,12 +278,12 @@ class Judge:
         sequences = decoded.sequence_seconds / busy if busy else 0.0
         if rates is not None and rates.steps_per_second_per_engine is not None:
             steps = rates.steps_per_second_per_engine * rates.seconds
-            if self._several_workers or not self._explains():
+            if not self._explains():
                 # How long it was busy is only known when it always was.
                 if len(loaded) < len(samples):
                     return NotJudged(
-                        "the engine also serves requests that this process does not see, and was "
-                        "not busy all the time"
+                        "the engine also serves requests that do not come through this proxy, and "
+                        "was not busy all the time"
                     )
                 busy = rates.seconds
             if loaded:
@@ -353,8 +298,6 @@ class Judge:
                 tokens_per_step=per_step,
                 prefill_share=_prefill(rates),
             )
-        if self._several_workers:
-            return NotJudged("the engine tells no steps, and other workers' requests are not known")
         if self._events and self._tokens / self._events > _FEW_TOKENS_PER_EVENT:
             return NotJudged(
                 f"events carry {self._tokens / self._events:.1f} tokens, and the engine does not "
@@ -453,20 +396,15 @@ class Judge:
                 ((model, kind), float(kind in named)) for kind in CAUSE_KINDS
             ]
         samples["tokgauge_model_info"] = self._model_info(model)
-        states = [contention.state for contention in contentions]
-        self._published.publish(
-            Figures(
-                at=now,
-                samples=samples,
-                bandwidth=bandwidth.bytes_per_second,
-                contention=worst(states) if states else None,
-                tokens_per_step=self._tokens_per_step(rates),
-                kv_cache_dtype=self._kv_cache_dtype,
-                engine_is_patient=self._facts.may_be_asked_while_busy,
-                engine_started_at=self._started_at,
-                verdict=asdict(self.verdict) if self.verdict is not None else None,
-            )
+        figures = Figures(
+            at=now,
+            samples=samples,
+            bandwidth=bandwidth.bytes_per_second,
+            tokens_per_step=self._tokens_per_step(rates),
+            verdict=asdict(self.verdict) if self.verdict is not None else None,
         )
+        self._figures = figures
+        self._publish_figures(figures)
 
     def _ceilings(self, model: str, bandwidth: Bandwidth) -> list[tuple[tuple[str, ...], float]]:
         if (
@@ -523,8 +461,7 @@ class Judge:
         tables = [_other_source_ratio(gpu) for gpu in gpus]
         has_ratio = isinstance(judged, Efficiency) and judged.ratio is not None
         read_ratio = self._estimated_bytes(rates, window)
-        # Of several workers this process knows only its own answers: no share of all of them.
-        ended = answers.together(() if self._several_workers else [look.answers for look in looks])
+        ended = answers.together([look.answers for look in looks])
         return Evidence(
             efficiency=judged.ratio if isinstance(judged, Efficiency) else None,
             checkpoint_efficiency=(
@@ -603,6 +540,10 @@ _CONTENTION_FIGURES = (
     "gpu_contention", "gpu_neighbour_processes", "gpu_neighbour_memory_bytes",
     "gpu_neighbour_sm_ratio",
 )  # fmt: skip
+
+
+def _has_work(reading: EngineReading) -> bool:
+    return (reading.running or 0) + (reading.waiting or 0) > 0
 
 
 def _context(loaded: list[EngineReading]) -> float | None:

@@ -19,6 +19,8 @@ even if they are equal, anything but digits in one, Content-Length beside Transf
 trailers, too), and chunks whose framing is not to the letter.
 """
 
+from __future__ import annotations
+
 import sys
 
 import httptools
@@ -73,7 +75,7 @@ def _flaw(head: bytes, version: str, status: int) -> str | None:
     return None
 
 
-class ResponseReader:
+class ResponseParser:
     """Reads one response. After each `feed` look at `news`.
 
     news: set when anything but body happened in the last `feed` (head complete, response

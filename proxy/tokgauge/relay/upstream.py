@@ -21,7 +21,8 @@ class Upstream:
     Host header; None keeps the client's. own_host: what HTTP/1.0 clients, which send none, get.
     max_body_bytes: the largest request body. generates: whether a path is one whose POST only
     generates, so that it may be repeated. reads_bodies: whether it is one whose good responses need
-    the whole body. reached: is told whether the engine could be reached. unreachable: what the client is told when it could not, from address and reason.
+    the whole body. reached: is told whether the engine could be reached. unreachable: what the
+    client is told when it could not, from address and reason.
     """
 
     def __init__(

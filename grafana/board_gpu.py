@@ -1,4 +1,4 @@
-"""GPU: what the card does, for whom, and how far the second opinions agree."""
+"""GPU: what the card does, for whom, and how far the cross-checks agree."""
 
 from __future__ import annotations
 

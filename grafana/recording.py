@@ -22,10 +22,10 @@ import httpx2
 from panels import Json
 from tokgauge.serve.server import BackgroundProxy
 from tokgauge.settings import Settings
+from tokgauge.simulator.demo_scenes import demo_scenes
 from tokgauge.simulator.gpu import Scene, SimulatedNvml
 from tokgauge.simulator.profile import EngineProfile, changed
 from tokgauge.simulator.server import running_engine
-from tokgauge.simulator.story import story
 
 PROGRAM = "prometheus"
 
@@ -140,7 +140,7 @@ def recording(pace: float = 1.0) -> Iterator[Recording]:
 
 
 def _acts(directory: Path, pace: float) -> Sequence[_Act]:
-    healthy, contended, quantised = story(directory)
+    healthy, contended, quantised = demo_scenes(directory)
     capped = replace(_measured(healthy.gpu, 73), gpus=tuple(
         replace(gpu, clock_reasons=_SW_POWER_CAP) for gpu in _measured(healthy.gpu, 73).gpus
     ))  # fmt: skip

@@ -7,7 +7,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokgauge.diagnosis.answers import Answers, Spread, together
+from tokgauge.diagnosis.answers import Answers, Spread, merge
 from tokgauge.dialects.request import read_request
 from tokgauge.measure.record import Outcome
 from tokgauge.measure.timeline import Exchange
@@ -74,11 +74,11 @@ def test_parts_add_up() -> None:
     ended(first, JSON, whole("length"), asked=False, seconds=9.0)
     ended(second, JSON, whole("stop"), asked=False, seconds=1.0)
     ended(second, EVENTS, b"".join(whole_answer("a")))
-    both = together([first, second])
+    both = merge([first, second])
     assert both.unstreamed_ratio == pytest.approx(2 / 3)
     assert both.truncated_ratio == pytest.approx(2 / 3)
     assert both.waits.median() == pytest.approx(1.0)
-    assert together([]).unstreamed_ratio is None
+    assert merge([]).unstreamed_ratio is None
 
 
 @settings(deadline=None)

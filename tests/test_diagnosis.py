@@ -48,7 +48,7 @@ class Situation:
     evidence: Evidence
     level: Level
     causes: tuple[CauseKind, ...] = ()
-    acquitted: tuple[CauseKind, ...] | None = None
+    ruled_out: tuple[CauseKind, ...] | None = None
     """Checked only when given."""
     says: tuple[str, ...] = ()
     """Must be in the verdict's texts."""
@@ -65,7 +65,7 @@ SITUATIONS = [
             memory_clock_mhz=405, max_memory_clock_mhz=8_001,
         ),
         "healthy",
-        acquitted=("active_neighbour",),
+        ruled_out=("active_neighbour",),
         says=(
             "Healthy: decoding reaches 75 % of the hardware's ceiling (streamed bytes),"
             " 40.6 tok/s.",
@@ -76,7 +76,7 @@ SITUATIONS = [
         "one idle neighbour",
         replace(BUSY, efficiency=0.75, contention="idle_neighbours", neighbours=1),
         "healthy",
-        acquitted=("active_neighbour",),
+        ruled_out=("active_neighbour",),
         says=("1 other process on the GPU only holds memory and does not compute",),
     ),
     Situation(
@@ -164,7 +164,7 @@ SITUATIONS = [
             CLEAN, efficiency=0.55, throttle_reasons=frozenset({"sw_power_cap"}), power_watts=300
         ),
         "watch",
-        acquitted=(
+        ruled_out=(
             "active_neighbour", "power_throttling", "kv_cache_full", "long_prefills",
             "compute_bound", "cpu_bound",
         ),
@@ -174,7 +174,7 @@ SITUATIONS = [
         "power cap with unknown memory clock: neither accused nor cleared",
         replace(BUSY, efficiency=0.45, throttle_reasons=frozenset({"sw_power_cap"})),
         "suspect",
-        acquitted=(),
+        ruled_out=(),
         says=("cause unknown",),
     ),
     Situation(
@@ -325,7 +325,7 @@ SITUATIONS = [
         replace(CLEAN, efficiency=0.4, contention="active_neighbours"),
         "suspect",
         causes=("active_neighbour",),
-        acquitted=("memory_clock_low", "kv_cache_full", "long_prefills", "compute_bound"),
+        ruled_out=("memory_clock_low", "kv_cache_full", "long_prefills", "compute_bound"),
     ),
     Situation(
         "wrong weight bytes: 160 %",
@@ -453,14 +453,14 @@ SITUATIONS = [
         never_says=("measures",),
     ),
     Situation(
-        "above, and a second opinion is even higher: a note",
+        "above, and a cross-check is even higher: a note",
         replace(CLEAN, efficiency=1.2, bandwidth_ratio=0.5, speculative=False),
         "above_ceiling",
         causes=("wrong_ceiling_inputs", "cached_weights"),
         says=("the other source of the bandwidth says 50 % less",),
     ),
     Situation(
-        "healthy, and a second opinion differs",
+        "healthy, and a cross-check differs",
         replace(CLEAN, efficiency=0.80, engine_read_ratio=0.5),
         "healthy",
         says=("the engine's own estimate of the bytes read is 50 % less than ours",),
@@ -511,7 +511,7 @@ SITUATIONS = [
         Evidence(),
         "not_judged",
         reason="no_efficiency",
-        acquitted=(),
+        ruled_out=(),
         says=("the share of the hardware's ceiling is not known.", "tokgauge check"),
     ),
     Situation(
@@ -531,7 +531,7 @@ SITUATIONS = [
         "slow, and no evidence at all",
         Evidence(efficiency=0.31),
         "suspect",
-        acquitted=(),
+        ruled_out=(),
         says=(
             "Slow: decoding reaches 31 % of the hardware's ceiling; cause unknown.",
             "Not known here and worth a look: whether others compute on the GPU (nvidia-smi);"
@@ -543,7 +543,7 @@ SITUATIONS = [
         "slow, everything looked at, nothing found",
         replace(CLEAN, efficiency=0.31),
         "suspect",
-        acquitted=(
+        ruled_out=(
             "active_neighbour", "memory_clock_low", "kv_cache_full", "long_prefills",
             "compute_bound", "cpu_bound",
         ),
@@ -571,7 +571,7 @@ SITUATIONS = [
             "active_neighbour", "memory_clock_low", "preemption", "long_prefills",
             "compute_bound", "cpu_bound", "wrong_ceiling_inputs",
         ),
-        acquitted=(),
+        ruled_out=(),
     ),
     Situation(
         "healthy, and people wait in the queue",
@@ -655,14 +655,14 @@ def test_situation(situation: Situation) -> None:
     verdict = diagnose(situation.evidence)
     assert verdict.level == situation.level, verdict
     assert tuple(cause.kind for cause in verdict.causes) == situation.causes, verdict
-    if situation.acquitted is not None:
-        assert tuple(item.kind for item in verdict.acquitted) == situation.acquitted
+    if situation.ruled_out is not None:
+        assert tuple(item.kind for item in verdict.ruled_out) == situation.ruled_out
     assert verdict.reason == situation.reason
     said = "\n".join(
         (
             verdict.headline,
             *(text for cause in verdict.causes for text in (cause.evidence, cause.advice)),
-            *(item.evidence for item in verdict.acquitted),
+            *(item.evidence for item in verdict.ruled_out),
             *verdict.notes,
             *verdict.advice,
         )
@@ -766,7 +766,7 @@ def test_laws(evidence: Evidence) -> None:
     assert verdict == diagnose(evidence)
     kinds = [cause.kind for cause in verdict.causes]
     assert len(kinds) == len(set(kinds))
-    assert not set(kinds) & {item.kind for item in verdict.acquitted}
+    assert not set(kinds) & {item.kind for item in verdict.ruled_out}
     assert all(cause.evidence and cause.advice for cause in verdict.causes)
     assert (verdict.reason is not None) == (verdict.level == "not_judged")
     if verdict.level in ("healthy", "not_judged"):
@@ -779,7 +779,7 @@ def test_laws(evidence: Evidence) -> None:
         assert evidence.contention == "active_neighbours"
     texts = [verdict.headline, *verdict.notes, *verdict.advice]
     texts += [cause.evidence for cause in verdict.causes]
-    texts += [item.evidence for item in verdict.acquitted]
+    texts += [item.evidence for item in verdict.ruled_out]
     for text in texts:
         assert text
         assert not {"None", "nan", "inf"} & set(text.replace(",", " ").split())

@@ -158,12 +158,12 @@ def test_long_contexts_move_the_batch_at_which_computing_is_the_limit(
     ):
         verdict = measure(proxy, 16, context, 7.0)["verdict"]["verdict"]
     causes = [cause["kind"] for cause in verdict["causes"]]
-    acquitted = {item["kind"]: item["evidence"] for item in verdict["acquitted"]}
+    ruled_out = {item["kind"]: item["evidence"] for item in verdict["ruled_out"]}
     assert verdict["level"] == "watch", verdict
     if found is not None:
         assert causes == [found]
     else:
         assert causes == []
-        assert acquitted["compute_bound"] == (
+        assert ruled_out["compute_bound"] == (
             "16 sequences a step; computing becomes the limit from 20 on"
         )

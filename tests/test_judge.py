@@ -23,10 +23,10 @@ from tokgauge.relay.upstream import Upstream
 from tokgauge.serve.server import BackgroundProxy
 from tokgauge.settings import Settings
 from tokgauge.simulator.checkpoint import write_awq, write_bf16
+from tokgauge.simulator.demo_scenes import demo_scenes
 from tokgauge.simulator.gpu import SimulatedNvml, founding_scene
 from tokgauge.simulator.profile import EngineProfile
 from tokgauge.simulator.server import create_server, running_engine
-from tokgauge.simulator.story import story
 
 from tests.support.chat import CHAT, whole_answer
 from tests.support.chat import ask as ask_scripted
@@ -254,17 +254,17 @@ def test_clients_that_bypass_the_proxy_do_not_make_it_look_fast() -> None:
 def test_requests_say_whether_they_were_alone_and_contended(
     tmp_path: Path, nvml: SimulatedNvml
 ) -> None:
-    acts = story(tmp_path)
-    profile = EngineProfile(root=str(acts[0].engine["root"]))
+    scenes = demo_scenes(tmp_path)
+    profile = EngineProfile(root=str(scenes[0].engine["root"]))
     with running_engine(profile) as url, BackgroundProxy(Settings(upstream=url, **FAST)) as proxy:
-        nvml.scene = acts[0].gpu
+        nvml.scene = scenes[0].gpu
         published(proxy, "ceiling_tokens_per_second", basis="streamed")
         ask(proxy.url, 1, 4)  # shows how streams end: usage is asked for from now on
         ask(proxy.url, 1, 40)  # tells how many tokens an event carries
         time.sleep(2.2)
         ask(proxy.url, 1, 60)
         first = scrape(proxy.port)
-        nvml.scene = acts[1].gpu
+        nvml.scene = scenes[1].gpu
         time.sleep(2.2)
         ask(proxy.url, 2, 40)
         second = scrape(proxy.port).since(first)

@@ -15,8 +15,8 @@ import httpx2
 import pytest
 from tokgauge.serve.server import BackgroundProxy
 from tokgauge.settings import Settings
+from tokgauge.simulator.demo_scenes import DemoScene, demo_scenes
 from tokgauge.simulator.gpu import SimulatedNvml
-from tokgauge.simulator.story import Act, story
 
 from tests.alerts import services
 from tests.alerts.services import Prometheus, Webhook, wait_until
@@ -131,7 +131,7 @@ def check_every_expression(prometheus: Prometheus, url: str) -> None:
 def test_alerts_fire_and_resolve_with_what_happens(tmp_path: Path) -> None:
     for name in ("prometheus", "promtool", "alertmanager"):
         program(name)
-    healthy, contended, _ = story(tmp_path)
+    healthy, contended, _ = demo_scenes(tmp_path)
     gpu = SimulatedNvml(healthy.gpu)
     gpu.install()
     try:
@@ -140,7 +140,7 @@ def test_alerts_fire_and_resolve_with_what_happens(tmp_path: Path) -> None:
         gpu.uninstall()
 
 
-def play(directory: Path, gpu: SimulatedNvml, healthy: Act, contended: Act) -> None:
+def play(directory: Path, gpu: SimulatedNvml, healthy: DemoScene, contended: DemoScene) -> None:
     port = services.free_port()
     settings = Settings(
         upstream=f"http://127.0.0.1:{port}", port=0, rate_window=4, engine_metrics_interval=0.5,

@@ -189,9 +189,9 @@ def test_an_exchange_learns_what_it_met(nvml: simulated.SimulatedNvml) -> None:
     )
     start = time.monotonic()
     sampler.start()
-    wait_for(lambda: history.met(start, time.monotonic()) == "idle_neighbours")
+    wait_for(lambda: history.contention_during(start, time.monotonic()) == "idle_neighbours")
     nvml.scene = simulated.active_neighbour_scene()
-    wait_for(lambda: history.met(start, time.monotonic()) == "active_neighbours")
+    wait_for(lambda: history.contention_during(start, time.monotonic()) == "active_neighbours")
     (now,) = history.latest(time.monotonic())
     assert now.state == "active_neighbours"
     assert sampler.stop()

@@ -24,40 +24,40 @@ _QUESTIONS = (
 @click.command(name="demo")
 @click.option("--port", default=8080, show_default=True, help="Port of the proxy; 0: a free one.")
 @click.option(
-    "--act-seconds", default=40.0, show_default=True, type=click.FloatRange(5),
-    help="How long each part of the story lasts.",
+    "--scene-seconds", default=40.0, show_default=True, type=click.FloatRange(5),
+    help="How long each scene lasts.",
 )  # fmt: skip
-@click.option("--once", is_flag=True, help="End after the story instead of repeating it.")
-def command(port: int, act_seconds: float, once: bool) -> None:
+@click.option("--once", is_flag=True, help="End after the last scene instead of beginning again.")
+def command(port: int, scene_seconds: float, once: bool) -> None:
     """Show the proxy at work: a simulated vLLM on a simulated RTX A6000, with light traffic.
 
-    Three acts: a healthy engine among idle neighbours; a neighbour that wakes up; quantised
+    Three scenes: a healthy engine among idle neighbours; a neighbour that wakes up; quantised
     weights. Ends with Ctrl-C.
     """
     os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
     console = Console(highlight=False, soft_wrap=True)
     with tempfile.TemporaryDirectory(prefix="tokgauge-demo-") as directory:
         try:
-            _play(Path(directory), port, act_seconds, once, console)
+            _play(Path(directory), port, scene_seconds, once, console)
         except KeyboardInterrupt:
             console.print("\nGood-bye.")
         except OSError as error:
             raise click.ClickException(str(error)) from error
 
 
-def _play(directory: Path, port: int, act_seconds: float, once: bool, console: Console) -> None:
+def _play(directory: Path, port: int, scene_seconds: float, once: bool, console: Console) -> None:
     from tokgauge.serve.background import BackgroundProxy
     from tokgauge.settings import Settings
+    from tokgauge.simulator.demo_scenes import demo_scenes
     from tokgauge.simulator.gpu import SimulatedNvml
     from tokgauge.simulator.profile import EngineProfile, changed
     from tokgauge.simulator.server import running_engine
-    from tokgauge.simulator.story import story
 
-    acts = story(directory)
-    gpu = SimulatedNvml(acts[0].gpu)
+    scenes = demo_scenes(directory)
+    gpu = SimulatedNvml(scenes[0].gpu)
     gpu.install()
     try:
-        with running_engine(changed(EngineProfile(), acts[0].engine)) as engine:
+        with running_engine(changed(EngineProfile(), scenes[0].engine)) as engine:
             settings = Settings(
                 upstream=engine, port=port, log_level="warning", rate_window=8,
                 engine_metrics_interval=1, poll_interval=2, drain_timeout=2,
@@ -75,13 +75,13 @@ def _play(directory: Path, port: int, act_seconds: float, once: bool, console: C
                     "'\nEverything is simulated; nothing here measures your machine. "
                     "Ctrl-C ends it.\n"
                 )
-                asyncio.run(_tell(proxy.url, engine, gpu, acts, act_seconds, once, console))
+                asyncio.run(_tell(proxy.url, engine, gpu, scenes, scene_seconds, once, console))
     finally:
         gpu.uninstall()
 
 
 async def _tell(
-    url: str, engine: str, gpu: Any, acts: Any, act_seconds: float, once: bool, console: Console
+    url: str, engine: str, gpu: Any, scenes: Any, scene_seconds: float, once: bool, console: Console
 ) -> None:
     import httpx2
 
@@ -91,11 +91,11 @@ async def _tell(
             for number in range(_STREAMS)
         ]
         try:
-            for act in acts if once else itertools.cycle(acts):
-                console.print(f"[bold]{act.title}[/]")
-                gpu.scene = act.gpu
-                await client.post(f"{engine}/simulator/profile", json=act.engine)
-                await _show(client, url, act_seconds, console)
+            for scene in scenes if once else itertools.cycle(scenes):
+                console.print(f"[bold]{scene.title}[/]")
+                gpu.scene = scene.gpu
+                await client.post(f"{engine}/simulator/profile", json=scene.engine)
+                await _show(client, url, scene_seconds, console)
         finally:
             for task in traffic:
                 task.cancel()
@@ -103,7 +103,7 @@ async def _tell(
 
 
 async def _show(client: Any, url: str, seconds: float, console: Console) -> None:
-    """Print the verdict whenever it changes its level, and at the end of the act."""
+    """Print the verdict whenever it changes its level, and at the end of the scene."""
     shown = None
     end = asyncio.get_running_loop().time() + seconds
     while asyncio.get_running_loop().time() < end:

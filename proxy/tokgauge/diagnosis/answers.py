@@ -94,7 +94,7 @@ class Answers:
         return self.truncated / self.finished if self.finished else None
 
 
-def together(parts: Iterable[Answers]) -> Answers:
+def merge(parts: Iterable[Answers]) -> Answers:
     """Several parts of a window as one."""
     whole = Answers()
     for part in parts:

@@ -104,7 +104,7 @@ def _union(spans: Iterable[_Span]) -> float:
     return covered
 
 
-def together(parts: Collection[Decoded]) -> Decoded:
+def merge(parts: Collection[Decoded]) -> Decoded:
     """Several consecutive looks as one. `parts` must not be empty."""
     bounds = [part.context_tokens_at_most for part in parts if part.busy_seconds > 0]
     known = [bound for bound in bounds if bound is not None]

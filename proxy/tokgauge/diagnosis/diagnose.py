@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from tokgauge.diagnosis.causes import (
+    causes_of,
+    cleared_neighbours,
+    cleared_power_cap,
+    ruled_out_by,
+    wrong_inputs,
+)
+from tokgauge.diagnosis.cross_checks import disagreements
 from tokgauge.diagnosis.evidence import Evidence, sane, speculation_is_open
-from tokgauge.diagnosis.refusals import (
+from tokgauge.diagnosis.not_judged import (
     Refusal,
     no_efficiency,
     prefill_dominates,
     speculation_unknown,
     too_little,
 )
-from tokgauge.diagnosis.remarks import advice_on_feelings, notes, notes_on_health, where_to_look
-from tokgauge.diagnosis.second_opinions import disagreements
-from tokgauge.diagnosis.suspects import (
-    acquittals_of,
-    causes_of,
-    cleared_neighbours,
-    cleared_power_cap,
-    wrong_inputs,
-)
+from tokgauge.diagnosis.notes import client_side_advice, notes, notes_on_health, where_to_look
 from tokgauge.diagnosis.verdict import Cause, CauseKind, Level, Verdict
 from tokgauge.diagnosis.wording import (
     CHECK_INPUTS,
@@ -77,9 +77,9 @@ def _not_judged(e: Evidence, refusal: Refusal) -> Verdict:
     return Verdict(
         level="not_judged",
         headline=f"Not judged: {why}{queue(e)}.",
-        acquitted=cleared_neighbours(e),
+        ruled_out=cleared_neighbours(e),
         notes=tuple(notes(e)),
-        advice=(*((advice,) if advice else ()), *advice_on_feelings(e)),
+        advice=(*((advice,) if advice else ()), *client_side_advice(e)),
         reason=reason,
     )
 
@@ -116,9 +116,9 @@ def _above(e: Evidence, ratio: float) -> Verdict:
         level="above_ceiling",
         headline=f"Above the ceiling: {reached(e)}{speed(e)}; {because}{queue(e)}.",
         causes=tuple(causes),
-        acquitted=cleared_neighbours(e),
+        ruled_out=cleared_neighbours(e),
         notes=(*notes(e), *(text for sign, text in disagreements(e) if sign > 0)),
-        advice=(*(cause.advice for cause in causes), *advice_on_feelings(e)),
+        advice=(*(cause.advice for cause in causes), *client_side_advice(e)),
     )
 
 
@@ -137,26 +137,26 @@ def _healthy(e: Evidence, ratio: float) -> Verdict:
     return Verdict(
         level="healthy",
         headline=f"Healthy: {reached(e)}{speed(e)}{grade}{queue(e)}.",
-        acquitted=(*cleared_neighbours(e), *cleared_power_cap(e)),
+        ruled_out=(*cleared_neighbours(e), *cleared_power_cap(e)),
         notes=(*notes(e), *notes_on_health(e)),
-        advice=(*advice, *advice_on_feelings(e)),
+        advice=(*advice, *client_side_advice(e)),
     )
 
 
 def _low(e: Evidence, band: Band) -> Verdict:
-    causes, acquitted = causes_of(e), acquittals_of(e)
+    causes, ruled_out = causes_of(e), ruled_out_by(e)
     level: Level = "watch" if band == "watch" else "suspect"
     opening = "Worth watching" if level == "watch" else "Slow"
     if causes:
         because = f"most likely because {_TITLES[causes[0].kind]}"
     else:
         because = "no cause stands out" if level == "watch" else "cause unknown"
-    advice = tuple(cause.advice for cause in causes) or (where_to_look(e, acquitted),)
+    advice = tuple(cause.advice for cause in causes) or (where_to_look(e, ruled_out),)
     return Verdict(
         level=level,
         headline=f"{opening}: {reached(e)}{speed(e)}; {because}{queue(e)}.",
         causes=causes,
-        acquitted=acquitted,
+        ruled_out=ruled_out,
         notes=(*notes(e), *(text for sign, text in disagreements(e) if sign < 0)),
-        advice=(*advice, *advice_on_feelings(e)),
+        advice=(*advice, *client_side_advice(e)),
     )

@@ -20,7 +20,7 @@ import msgspec
 from tokgauge.diagnosis import answers, ceiling_inputs
 from tokgauge.diagnosis.answers import Answers
 from tokgauge.diagnosis.ceiling_inputs import ModelBytes
-from tokgauge.diagnosis.decoding import Decoded, DecodingWatch, together
+from tokgauge.diagnosis.decoding import Decoded, DecodingWatch, merge
 from tokgauge.diagnosis.diagnose import diagnose
 from tokgauge.diagnosis.efficiency import (
     Efficiency,
@@ -136,7 +136,9 @@ class Monitor:
             return record
         contention = None
         if self._sampler is not None:
-            contention = self._contention.met(record.ended_at - record.duration, record.ended_at)
+            contention = self._contention.contention_during(
+                record.ended_at - record.duration, record.ended_at
+            )
         served = self._served.reads(record.progress.answered)
         ratio = self._request_ratio(record, figures) if served else None
         if contention is None and ratio is None:
@@ -240,7 +242,7 @@ class Monitor:
         gpus = self._engine_gpus(snapshot, now)
         bandwidth = ceiling_inputs.bandwidth(self._settings.engine, gpus)
         looks, rates = self._since_first_look()
-        decoded = together([look.decoded for look in looks])
+        decoded = merge([look.decoded for look in looks])
         window = self._window(decoded, rates)
         judged = self._efficiency(window, bandwidth)
         self.verdict = diagnose(
@@ -278,7 +280,7 @@ class Monitor:
         sequences = decoded.sequence_seconds / busy if busy else 0.0
         if rates is not None and rates.steps_per_second_per_engine is not None:
             steps = rates.steps_per_second_per_engine * rates.seconds
-            if not self._explains():
+            if not self._traffic_is_ours():
                 # How long it was busy is only known when it always was.
                 if len(loaded) < len(samples):
                     return NotJudged(
@@ -316,7 +318,7 @@ class Monitor:
             prefill_share=None,
         )
 
-    def _explains(self) -> bool:
+    def _traffic_is_ours(self) -> bool:
         """Whether the proxy's own requests account for those that the engine runs."""
         pairs = [
             (look.reading.running, look.own_sequences)
@@ -461,7 +463,7 @@ class Monitor:
         tables = [_other_source_ratio(gpu) for gpu in gpus]
         has_ratio = isinstance(judged, Efficiency) and judged.ratio is not None
         read_ratio = self._estimated_bytes(rates, window)
-        ended = answers.together([look.answers for look in looks])
+        ended = answers.merge([look.answers for look in looks])
         return Evidence(
             efficiency=judged.ratio if isinstance(judged, Efficiency) else None,
             checkpoint_efficiency=(

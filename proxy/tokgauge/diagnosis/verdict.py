@@ -40,8 +40,8 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True)
-class Acquittal:
-    """A suspect that the evidence clears."""
+class RuledOut:
+    """A cause that the evidence rules out."""
 
     kind: CauseKind
     evidence: str
@@ -51,7 +51,7 @@ class Acquittal:
 class Verdict:
     """The judgement. `headline` is one plain sentence with the numbers.
 
-    `causes` come most likely first; `acquitted` are suspects that were cleared; `notes` is what
+    `causes` come most likely first; `ruled_out` are those that the evidence clears; `notes` is what
     else is worth knowing; `advice` what to do, most useful first. `reason` is set when `level` is
     `not_judged`, and only then.
     """
@@ -59,7 +59,7 @@ class Verdict:
     level: Level
     headline: str
     causes: tuple[Cause, ...] = ()
-    acquitted: tuple[Acquittal, ...] = ()
+    ruled_out: tuple[RuledOut, ...] = ()
     notes: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
     reason: NotJudgedReason | None = None

@@ -162,7 +162,7 @@ class Manners(NamedTuple):
     finish_mark: bytes
     constants: dict[str, bytes]
 
-    def together(self, other: Manners) -> Manners | None:
+    def merge(self, other: Manners) -> Manners | None:
         """What two streams of the same kind show; None when they end differently."""
         if self._replace(shapes=other.shapes, constants=other.constants) != other:
             return None

@@ -353,7 +353,7 @@ class ContentionHistory:
             return ()
         return entries[-1][2]
 
-    def met(self, start: float, end: float) -> State:
+    def contention_during(self, start: float, end: float) -> State:
         """The worst state between two monotonic times; `unknown` when nobody looked."""
         seen: list[State] = []
         for at, state, _ in reversed(self._entries):

@@ -90,7 +90,7 @@ class RouteInjection:
         if manners is None or kind in self.unneeded:
             return
         known = self.manners.get(kind)
-        agreed = manners if known is None else known.together(manners)
+        agreed = manners if known is None else known.merge(manners)
         if agreed is None:
             self.differs("its streams end in several ways without it, too")
         else:

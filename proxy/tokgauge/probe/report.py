@@ -111,7 +111,7 @@ def findings(experiment: Experiment, verdict: Verdict) -> Iterator[str]:
     yield verdict.headline
     for cause in verdict.causes:
         yield f"possible cause ({cause.kind.replace('_', ' ')}): {cause.evidence}"
-    for cleared in verdict.acquitted:
+    for cleared in verdict.ruled_out:
         yield f"not the cause: {cleared.evidence}"
     if verdict.level in ("watch", "suspect"):
         if experiment.tokens_of_others is None:

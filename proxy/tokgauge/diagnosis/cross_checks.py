@@ -13,7 +13,7 @@ _MEASURED_DIFFERS = 0.15
 
 
 def disagreements(e: Evidence) -> Iterator[tuple[int, str]]:
-    """Second opinions that differ: +1 when they make the efficiency higher than ours, else -1."""
+    """Cross-checks that differ: +1 when they make the efficiency higher than ours, else -1."""
     if e.bandwidth_ratio is not None and _differs(e.bandwidth_ratio, _BANDWIDTHS_DIFFER):
         off = e.bandwidth_ratio - 1
         yield (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tokgauge.diagnosis.cross_checks import disagreements
 from tokgauge.diagnosis.evidence import Evidence, memory_clock_is_low
-from tokgauge.diagnosis.second_opinions import disagreements
-from tokgauge.diagnosis.verdict import Acquittal
+from tokgauge.diagnosis.verdict import RuledOut
 from tokgauge.diagnosis.wording import CHECK_INPUTS, neighbours_run, percent, seconds
 from tokgauge.model.ceiling import band_of
 
@@ -50,7 +50,7 @@ def notes_on_health(e: Evidence) -> Iterator[str]:
         yield text
 
 
-def advice_on_feelings(e: Evidence) -> Iterator[str]:
+def client_side_advice(e: Evidence) -> Iterator[str]:
     """For what is felt as slow and has nothing to do with the GPU."""
     felt = e.silent_wait_seconds is None or e.silent_wait_seconds >= _FELT_WAIT
     if e.unstreamed_ratio is not None and e.unstreamed_ratio >= _MANY_UNSTREAMED and felt:
@@ -62,9 +62,9 @@ def advice_on_feelings(e: Evidence) -> Iterator[str]:
         )
 
 
-def where_to_look(e: Evidence, acquitted: tuple[Acquittal, ...]) -> str:
+def where_to_look(e: Evidence, ruled_out: tuple[RuledOut, ...]) -> str:
     """Advice when nothing is accused: first what could not be checked."""
-    cleared = {item.kind for item in acquitted}
+    cleared = {item.kind for item in ruled_out}
     unknown = [
         text
         for known, text in (

@@ -1,17 +1,17 @@
-"""Causes of slow decoding: named where the evidence shows them, acquitted where it clears them."""
+"""Causes of slow decoding: named where the evidence shows them, ruled_out where it clears them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 
+from tokgauge.diagnosis.cross_checks import disagreements
 from tokgauge.diagnosis.evidence import (
     Evidence,
     memory_clock_is_low,
     works_all_the_time,
 )
-from tokgauge.diagnosis.second_opinions import disagreements
-from tokgauge.diagnosis.verdict import Acquittal, Cause, CauseKind
+from tokgauge.diagnosis.verdict import Cause, CauseKind, RuledOut
 from tokgauge.diagnosis.wording import (
     CHECK_INPUTS,
     count,
@@ -34,10 +34,10 @@ _THERMAL = {"sw_thermal_slowdown", "hw_thermal_slowdown"}
 
 def causes_of(e: Evidence) -> tuple[Cause, ...]:
     """What the evidence names, most likely first."""
-    return tuple(cause for find in _SUSPECTS if (cause := find(e)) is not None)
+    return tuple(cause for find in _FINDERS if (cause := find(e)) is not None)
 
 
-def acquittals_of(e: Evidence) -> tuple[Acquittal, ...]:
+def ruled_out_by(e: Evidence) -> tuple[RuledOut, ...]:
     """What the evidence clears."""
     return (
         *cleared_neighbours(e),
@@ -155,14 +155,14 @@ def _wrong_inputs_low(e: Evidence) -> Cause | None:
 
 
 def wrong_inputs(e: Evidence, direction: int) -> Cause | None:
-    """+1: second opinions by which the efficiency is higher than ours; -1: lower."""
+    """+1: cross-checks by which the efficiency is higher than ours; -1: lower."""
     seen = [text for sign, text in disagreements(e) if sign == direction]
     if not seen:
         return None
     return Cause("wrong_ceiling_inputs", "; ".join(seen), CHECK_INPUTS)
 
 
-_SUSPECTS: tuple[Callable[[Evidence], Cause | None], ...] = (
+_FINDERS: tuple[Callable[[Evidence], Cause | None], ...] = (
     _active_neighbour,
     _throttling,
     _cache_pressure,
@@ -173,7 +173,7 @@ _SUSPECTS: tuple[Callable[[Evidence], Cause | None], ...] = (
 )
 
 
-def cleared_neighbours(e: Evidence) -> tuple[Acquittal, ...]:
+def cleared_neighbours(e: Evidence) -> tuple[RuledOut, ...]:
     """Nobody else computes on the engine's GPUs."""
     if e.contention == "idle_neighbours":
         held = (
@@ -185,28 +185,28 @@ def cleared_neighbours(e: Evidence) -> tuple[Acquittal, ...]:
         who = "other processes" if e.neighbours is None else count(e.neighbours, "other process")
         verb = "only holds" if one else "only hold"
         text = f"{who} on the GPU {verb} memory{held} and {'does' if one else 'do'} not compute"
-        return (Acquittal("active_neighbour", text),)
+        return (RuledOut("active_neighbour", text),)
     if e.contention == "none":
-        return (Acquittal("active_neighbour", "nobody else uses the engine's GPU"),)
+        return (RuledOut("active_neighbour", "nobody else uses the engine's GPU"),)
     return ()
 
 
-def cleared_power_cap(e: Evidence) -> tuple[Acquittal, ...]:
+def cleared_power_cap(e: Evidence) -> tuple[RuledOut, ...]:
     """A power cap that leaves the memory clock alone."""
     if "sw_power_cap" not in (e.throttle_reasons or ()) or memory_clock_is_low(e) is not False:
         return ()
     text = f"the power cap is active, which is normal under load: {memory_clock(e)}"
-    return (Acquittal("power_throttling", text),)
+    return (RuledOut("power_throttling", text),)
 
 
-def _cleared_clock(e: Evidence) -> tuple[Acquittal, ...]:
+def _cleared_clock(e: Evidence) -> tuple[RuledOut, ...]:
     told = cleared_power_cap(e) or _throttling(e) is not None
     if told or memory_clock_is_low(e) is not False:
         return ()
-    return (Acquittal("memory_clock_low", memory_clock(e)),)
+    return (RuledOut("memory_clock_low", memory_clock(e)),)
 
 
-def _cleared_cache(e: Evidence) -> tuple[Acquittal, ...]:
+def _cleared_cache(e: Evidence) -> tuple[RuledOut, ...]:
     usage, rate = e.kv_cache_usage, e.preemptions_per_second
     if usage is None or rate is None or rate >= _PREEMPTIONS_MATTER:
         return ()
@@ -218,16 +218,16 @@ def _cleared_cache(e: Evidence) -> tuple[Acquittal, ...]:
         text = f"{full}, but nobody waits and hardly any request is interrupted"
     else:
         return ()
-    return (Acquittal("kv_cache_full", text),)
+    return (RuledOut("kv_cache_full", text),)
 
 
-def _cleared_prefill(e: Evidence) -> tuple[Acquittal, ...]:
+def _cleared_prefill(e: Evidence) -> tuple[RuledOut, ...]:
     if e.prefill_share is None or e.prefill_share >= _PREFILL_MATTERS:
         return ()
-    return (Acquittal("long_prefills", prefill_seen(e.prefill_share)),)
+    return (RuledOut("long_prefills", prefill_seen(e.prefill_share)),)
 
 
-def _cleared_batch(e: Evidence) -> tuple[Acquittal, ...]:
+def _cleared_batch(e: Evidence) -> tuple[RuledOut, ...]:
     if e.mean_batch is None or e.ridge_batch is None or e.mean_batch >= e.ridge_batch:
         return ()
     limit = (
@@ -235,13 +235,13 @@ def _cleared_batch(e: Evidence) -> tuple[Acquittal, ...]:
         if e.ridge_batch == math.inf
         else f"computing becomes the limit from {e.ridge_batch:,.0f} on"
     )
-    return (Acquittal("compute_bound", f"{sequences(e.mean_batch)} a step; {limit}"),)
+    return (RuledOut("compute_bound", f"{sequences(e.mean_batch)} a step; {limit}"),)
 
 
-def _cleared_cpu(e: Evidence) -> tuple[Acquittal, ...]:
+def _cleared_cpu(e: Evidence) -> tuple[RuledOut, ...]:
     # A neighbour's kernels would hide that the engine leaves the GPU waiting.
     alone = e.contention in ("none", "idle_neighbours")
     if e.gpu_utilization is None or e.gpu_utilization < _GPU_WAITS or not alone:
         return ()
     text = f"the GPU is busy {percent(e.gpu_utilization)} of the time"
-    return (Acquittal("cpu_bound", text),)
+    return (RuledOut("cpu_bound", text),)

@@ -1,4 +1,4 @@
-"""The story of `tokgauge demo`: what the simulated engine and GPU do, one act after the other."""
+"""The scenes of `tokgauge demo`: what the simulated engine and GPU do, one after the other."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from tokgauge.simulator.gpu import Scene, active_neighbour_scene, founding_scene
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
-    """One part of the story: what is told, the engine's profile from here on, and the GPUs."""
+class DemoScene:
+    """One scene: its title, the engine's profile from here on, and the GPUs."""
 
     title: str
     engine: dict[str, object]
     gpu: Scene
 
 
-def story(directory: Path) -> tuple[Act, ...]:
-    """The acts; the checkpoints that the engine serves are written into `directory`."""
+def demo_scenes(directory: Path) -> tuple[DemoScene, ...]:
+    """The scenes in order; the checkpoints that the engine serves are written to `directory`."""
     bf16, awq = directory / "Qwen2.5-7B-Instruct", directory / "Qwen2.5-7B-Instruct-AWQ"
     write_bf16(bf16)
     write_awq(awq)
     return (
-        Act(
+        DemoScene(
             "Qwen2.5-7B in bfloat16 on an RTX A6000 that five idle neighbours share",
             {"neighbour": 0.0, "weights_bytes": 14.141e9, "root": str(bf16)},
             _at_work(founding_scene()),
         ),
-        Act(
+        DemoScene(
             "one of the neighbours wakes up",
             {"neighbour": 0.45, "weights_bytes": 14.141e9, "root": str(bf16)},
             _at_work(active_neighbour_scene()),
         ),
-        Act(
+        DemoScene(
             "the neighbour sleeps again, and the model is served in 4 bits (AWQ)",
             {"neighbour": 0.0, "weights_bytes": 4.481e9, "root": str(awq)},
             _at_work(founding_scene()),

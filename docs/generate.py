@@ -1,11 +1,10 @@
-"""Writes what follows from the code: config/tokgauge.toml and the tables of README.md.
+"""Writes what follows from the code: config/tokgauge.toml and docs/reference/.
 
 python docs/generate.py writes; with --check it only says what is out of date (exit code 1).
 """
 
 from __future__ import annotations
 
-import re
 import sys
 import textwrap
 import typing
@@ -157,31 +156,56 @@ def alerts_table() -> Iterator[str]:
             name = rule["alert"]
             lasting = f" ({rule['for']})" if "for" in rule else ""
             yield (
-                f"| [{name}](docs/runbooks/{name}.md) | {rule['labels']['severity']} | "
+                f"| [{name}](../runbooks/{name}.md) | {rule['labels']['severity']} | "
                 f"{_cell(rule['annotations']['summary'])}{lasting} |"
             )
 
 
-TABLES = {
-    "settings": settings_table,
-    "metrics": metrics_table,
-    "commands": commands_table,
-    "alerts": alerts_table,
-}
+_PAGES = {
+    "metrics": (
+        metrics_table,
+        """# Metrics
+
+At `/tokgauge/metrics`, for Prometheus. Times are in seconds, ratios from 0 to 1. `model` is a name
+that the engine lists, else `other`: whatever clients send, the number of series stays bounded. What
+is not known has no sample. [What is measured](../measuring.md) defines the terms.""",
+    ),
+    "settings": (
+        settings_table,
+        """# Settings
+
+A TOML file (`--config`, or `TOKGAUGE_CONFIG`), environment variables and flags, the later winning:
+`stream_idle_timeout` in the file is `TOKGAUGE_STREAM_IDLE_TIMEOUT` and `--stream-idle-timeout`.
+Lists are written `a,b,c` in variables and flags. A wrong name or value is refused at the start,
+with its place and what would be accepted. [config/tokgauge.toml](../../config/tokgauge.toml) holds
+all of them.""",
+    ),
+    "commands": (
+        commands_table,
+        """# Commands
+
+Each has `--help`.""",
+    ),
+    "alerts": (
+        alerts_table,
+        """# Alerts
+
+Of [config/alerts.yml](../../config/alerts.yml), which needs
+[config/recording_rules.yml](../../config/recording_rules.yml). In brackets: for how long.""",
+    ),
+}  # fmt: skip
+"""Page of docs/reference/ → its table, and what stands before it."""
+
+_NOTE = "<!-- Written by docs/generate.py: change the code, not this page. -->"
 
 
 def documents() -> dict[Path, str]:
     """Path → what should stand there."""
-    readme = ROOT / "README.md"
-    text = readme.read_text()
-    for name, table in TABLES.items():
-        start, end = f"<!-- {name}: docs/generate.py -->", f"<!-- end of {name} -->"
-        pattern = re.compile(re.escape(start) + ".*?" + re.escape(end), re.DOTALL)
-        block = "\n".join([start, *table(), end])
-        text, count = pattern.subn(lambda _, block=block: block, text)  # type: ignore[misc]
-        if count != 1:
-            raise SystemExit(f"README.md must have the marks {start} … {end} once")
-    return {readme: text, ROOT / "config" / "tokgauge.toml": settings_file()}
+    pages = {
+        ROOT / "docs" / "reference" / f"{name}.md": "\n".join([head, "", _NOTE, "", *table(), ""])
+        for name, (table, head) in _PAGES.items()
+    }
+    return {**pages, ROOT / "config" / "tokgauge.toml": settings_file()}
 
 
 def generate(*, check: bool) -> list[str]:

@@ -1,5 +1,6 @@
 """Fixtures of the socket tests: a scripted engine with a real proxy before it."""
 
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,6 +18,19 @@ if TYPE_CHECKING:
     from tokgauge.simulator.gpu import SimulatedNvml
 
 MODELS = ("qwen", "gemma")
+
+
+@pytest.fixture(autouse=True)
+def _no_sockets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that is marked `socketless` keeps to that, in this process."""
+    if request.node.get_closest_marker("socketless") is None:
+        return
+
+    def refuse(sock: socket.socket, address: object) -> None:
+        raise AssertionError(f"a test that is marked socketless wants to use {address}")
+
+    monkeypatch.setattr(socket.socket, "bind", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
 
 
 @dataclass

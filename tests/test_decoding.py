@@ -7,6 +7,8 @@ from tokgauge.measure.timeline import Exchange
 
 from tests.support.engine import ROLE, chat_event
 
+pytestmark = pytest.mark.socketless
+
 CALL = chat_event({"tool_calls": [{"index": 0, "function": {"arguments": "1"}}]})
 
 

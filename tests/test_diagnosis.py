@@ -20,6 +20,8 @@ from tokgauge.diagnosis.verdict import (
 )
 from tokgauge.gpu.readings import THROTTLE_REASONS
 
+pytestmark = pytest.mark.socketless
+
 MIB = 1024**2
 
 # One stream of a 7B model on an A6000, traffic enough, nothing else known.

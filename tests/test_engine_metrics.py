@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokgauge.engine.metrics_page import EngineRates, EngineReading, between, read
 
+pytestmark = pytest.mark.socketless
+
 PAGES = Path(__file__).parent / "engine_pages"
 IDLE = (PAGES / "vllm_start.txt").read_bytes()
 AFTER = (PAGES / "vllm_after.txt").read_bytes()

@@ -17,6 +17,8 @@ from tokgauge.settings import (
     option_fields,
 )
 
+pytestmark = pytest.mark.socketless
+
 URL = "http://127.0.0.1:8000"
 
 

@@ -12,6 +12,8 @@ from tokgauge.commands.ceiling import command
 
 from tests.model import checkpoints
 
+pytestmark = pytest.mark.socketless
+
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(command, arguments)

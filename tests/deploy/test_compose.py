@@ -11,6 +11,8 @@ import yaml
 from tokgauge.pages.own_pages import AllowedHosts
 from tokgauge.settings import Settings, load_settings
 
+pytestmark = pytest.mark.socketless
+
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "docker-compose.yml").read_text())

@@ -4,6 +4,8 @@ import pytest
 from tokgauge.gpu.bandwidth import engine_bandwidth, gpu_bandwidth, nvml_bandwidth
 from tokgauge.gpu.readings import GpuReading
 
+pytestmark = pytest.mark.socketless
+
 MIB = 1024**2
 
 

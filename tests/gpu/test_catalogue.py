@@ -3,6 +3,8 @@
 import pytest
 from tokgauge.gpu.catalogue import find_cards, load_catalogue, match_card
 
+pytestmark = pytest.mark.socketless
+
 MIB = 1024**2
 GIB = 1024**3
 

@@ -18,6 +18,8 @@ from tokgauge.gpu.nvml import NvmlReader
 from tokgauge.gpu.readings import GpuProcess, GpuReading, Snapshot
 from tokgauge.simulator import gpu as simulated
 
+pytestmark = pytest.mark.socketless
+
 MIB = 1024**2
 GIB = 1024**3
 ENGINE = GpuProcess(100, "VLLM::EngineCore", 20 * GIB, 0.0)

@@ -1,10 +1,13 @@
 """The published GPU figures: what is not known yields no sample."""
 
+import pytest
 from tokgauge.gpu import figures
 from tokgauge.gpu.contention import EngineOnGpu, judge_snapshot
 from tokgauge.gpu.nvml import NvmlReader
 from tokgauge.gpu.readings import GpuReading, Snapshot
 from tokgauge.simulator import gpu as simulated
+
+pytestmark = pytest.mark.socketless
 
 MIB = 1024**2
 

@@ -11,6 +11,8 @@ from tokgauge.gpu.nvml import NvmlReader, in_host_pid_namespace
 from tokgauge.gpu.readings import THROTTLE_REASONS
 from tokgauge.simulator import gpu as simulated
 
+pytestmark = pytest.mark.socketless
+
 NOT_FOUND = pynvml.NVML_ERROR_NOT_FOUND
 KNOWN_ERRORS = sorted(
     value

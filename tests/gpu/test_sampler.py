@@ -14,6 +14,8 @@ from tokgauge.gpu.readings import Snapshot
 from tokgauge.gpu.sampler import GpuSampler
 from tokgauge.simulator import gpu as simulated
 
+pytestmark = pytest.mark.socketless
+
 
 def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> None:
     end = time.monotonic() + seconds

@@ -16,6 +16,8 @@ from tokgauge.model.weights import Streamed, WeightsFound
 
 from tests.model import checkpoints, zoo
 
+pytestmark = pytest.mark.socketless
+
 
 @pytest.mark.parametrize("name", zoo.CASES)
 def test_ours_is_the_sum_by_hand(tmp_path: Path, name: str) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import tokgauge.model
 
+pytestmark = pytest.mark.socketless
+
 MODULES = sorted(Path(tokgauge.model.__path__[0]).glob("*.py"))
 NOT_ITS_JOB = {"socket", "asyncio", "http", "urllib", "ssl", "subprocess"}
 

@@ -18,6 +18,8 @@ from tokgauge.model.weights import WeightsFound, WeightsUnknown
 
 from tests.model import checkpoints
 
+pytestmark = pytest.mark.socketless
+
 SHARD = "model-00002-of-00004.safetensors"
 INDEX = "model.safetensors.index.json"
 

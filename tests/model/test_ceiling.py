@@ -12,6 +12,8 @@ from tokgauge.model.weights import WeightsFound
 
 from tests.model import checkpoints
 
+pytestmark = pytest.mark.socketless
+
 A6000 = 768e9
 KV = kv_from_bytes_per_token(57_344)
 

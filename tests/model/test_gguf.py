@@ -8,6 +8,8 @@ from tokgauge.model.kv import KvCache, KvUnknown
 from tokgauge.model.resolve import resolve_kv, resolve_weights
 from tokgauge.model.weights import WeightsFound, WeightsUnknown
 
+pytestmark = pytest.mark.socketless
+
 gguf = pytest.importorskip("gguf")
 numpy = pytest.importorskip("numpy")
 

@@ -7,6 +7,8 @@ import pytest
 from tokgauge.model.resolve import resolve_weights
 from tokgauge.model.weights import WeightsUnknown
 
+pytestmark = pytest.mark.socketless
+
 
 def test_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("gguf", "gguf.constants"):

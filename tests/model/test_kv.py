@@ -10,6 +10,8 @@ from tokgauge.model.resolve import resolve_kv
 
 from tests.model import checkpoints
 
+pytestmark = pytest.mark.socketless
+
 QWEN7B = checkpoints.qwen2_5_7b().config
 
 

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from tokgauge.model.served import ServedModel, base_models, served_models
 
+pytestmark = pytest.mark.socketless
+
 VLLM_0_32 = (
     '{"object":"list","data":[{"id":"qwen","object":"model","created":1796021626,'
     '"owned_by":"vllm","root":"/models/tiny-q","parent":null,"max_model_len":512,'

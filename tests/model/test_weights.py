@@ -15,6 +15,8 @@ from tokgauge.model.weights import (
 
 from tests.model import checkpoints
 
+pytestmark = pytest.mark.socketless
+
 
 def found(directory: Path | str, **settings: float) -> WeightsFound:
     weights = resolve_weights(str(directory), environment={}, **settings)

@@ -20,6 +20,8 @@ from tokgauge.dialects.usage_filter import UsageEventFilter
 from tokgauge.http.client.reader import ResponseReader
 from tokgauge.measure.timeline import Exchange
 
+pytestmark = pytest.mark.socketless
+
 CAPTURES = Path(__file__).parents[1] / "captures"
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tokgauge.dialects.answer import UNREADABLE
 from tokgauge.model.served import ServedModel, served_models
 
 logger = logging.getLogger("tokgauge")
@@ -38,7 +37,7 @@ def read_models(status: int, body: bytes) -> tuple[tuple[ServedModel, ...] | Non
         return None, f"GET /v1/models answers {status}: {named}"
     try:
         listed = served_models(msgspec.json.decode(body))
-    except UNREADABLE:
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
         return None, f"GET /v1/models cannot be read: {named}"
     cards = tuple(card for card in listed if 0 < len(card.id) <= _LONGEST_NAME)[:MAX_MODELS]
     return cards, None if cards else f"GET /v1/models lists none: {named}"

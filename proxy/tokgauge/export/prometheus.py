@@ -20,8 +20,7 @@ from tokgauge import __version__
 from tokgauge.diagnosis.live import Live
 from tokgauge.export.histogram import Histogram
 from tokgauge.export.published import Family, Published
-from tokgauge.measure.record import Record
-from tokgauge.measure.usage_injection import STATES
+from tokgauge.measure.record import INJECTION_STATES, Record
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -395,7 +394,7 @@ class Metrics:
 
     def set_usage_injection(self, route: str, state: str) -> None:
         """The state that holds for a route."""
-        for each in STATES:
+        for each in INJECTION_STATES:
             self._child(self.usage_injection, route, each).set(each == state)
 
     def add_token_events(self, model: str, events: int) -> None:

@@ -25,6 +25,9 @@ _STDOUT = 1
 QUEUE_LIMIT = 10_000
 """Lines that may wait for a slow disk; further ones are dropped and their number is logged."""
 
+_NOT_WRITTEN = ("progress", "ended_at", "gaps", "gaps_total")
+"""Fields for the analyst alone: among them the model's name as the client wrote it."""
+
 
 class RequestLog:
     """Appends measurements to a file (`-`: standard output) from a thread of its own.
@@ -50,7 +53,10 @@ class RequestLog:
             return
         ended = datetime.now(UTC).isoformat(timespec="milliseconds")
         # The label, not the requested name: free text from a client does not belong into a log.
-        line = {"time": ended, **msgspec.structs.asdict(done), "model": model_label}
+        fields = msgspec.structs.asdict(done)
+        for name in _NOT_WRITTEN:
+            del fields[name]
+        line = {"time": ended, **fields, "model": model_label}
         self._lines.put(msgspec.json.encode(line) + b"\n")
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ comparable between processes; None is what is not known.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -19,6 +19,12 @@ Outcome = Literal[
 ]  # fmt: skip
 
 TokenSource = Literal["usage", "events"]
+
+InjectionState = Literal[
+    "learning", "on", "off_unneeded", "off_refused", "off_differs", "off_ignored", "off_setting"
+]
+"""What has come of asking for usage on behalf of clients, for one route."""
+INJECTION_STATES: tuple[InjectionState, ...] = get_args(InjectionState)
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True, gc=False):

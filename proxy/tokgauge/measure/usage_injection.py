@@ -8,22 +8,15 @@ injection off for the route, until the engine is another one.
 from __future__ import annotations
 
 import logging
-from typing import Literal
 
 from tokgauge.dialects.manners import Lesson, Manners
 from tokgauge.dialects.request import RequestParams, Wish
+from tokgauge.measure.record import InjectionState
 
 logger = logging.getLogger("tokgauge")
 
 ROUTES = ("chat_completions", "completions")
 """The routes whose requests have `stream_options`."""
-
-State = Literal[
-    "learning", "on", "off_unneeded", "off_refused", "off_differs", "off_ignored", "off_setting"
-]
-STATES: tuple[State, ...] = (
-    "learning", "on", "off_unneeded", "off_refused", "off_differs", "off_ignored", "off_setting",
-)  # fmt: skip
 
 Kind = tuple[Wish, bool]
 """What decides, besides the route, how a stream ends: the wish in the request, several choices.
@@ -53,7 +46,7 @@ class RouteInjection:
         self.proven = False
         self.manners: dict[Kind, Manners] = {}
         self.unneeded: set[Kind] = set()
-        self._off: State | None = None
+        self._off: InjectionState | None = None
         self._why = ""
         self._doubts = 0
 
@@ -63,7 +56,7 @@ class RouteInjection:
         return self._off is not None
 
     @property
-    def state(self) -> State:
+    def state(self) -> InjectionState:
         if self._off is not None:
             return self._off
         if self.manners:
@@ -115,7 +108,7 @@ class RouteInjection:
         """A stream ended as it should, without usage."""
         self._switch_off("off_ignored", "the engine takes the wish and tells no usage")
 
-    def _switch_off(self, state: State, why: str) -> None:
+    def _switch_off(self, state: InjectionState, why: str) -> None:
         if self._off is None:
             self._off, self._why = state, why
             logger.warning("usage is no longer asked for on %s: %s", self.route, why)
@@ -150,7 +143,7 @@ class UsageInjection:
             self.begin_anew()
         self._started_at = at
 
-    def states(self) -> dict[str, tuple[State, str]]:
+    def states(self) -> dict[str, tuple[InjectionState, str]]:
         """State and reason by route."""
         if not self.enabled:
             return dict.fromkeys(ROUTES, ("off_setting", "switched off by inject_usage"))

@@ -16,12 +16,13 @@ STARTUP_FAILURE = 3
 
 
 def set_up_logging(level: str) -> None:
-    """Our lines on standard error; of uvicorn's only what is wrong."""
+    """Our lines on standard error; of libraries' only what is wrong."""
     logging.basicConfig(
         level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    # uvicorn reports every start and stop; what matters of that is said here.
-    logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLogger().level))
+    # They report every start, stop and question; what matters of that is said here.
+    for noisy in ("uvicorn", "httpx2"):
+        logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLogger().level))
 
 
 def fill_standard_streams() -> None:

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Compares the proxy's figures with those of a real vLLM on this machine's CPU (x86-64, 8 GB).
 #
-#   tests/real_vllm.sh [--logs DIRECTORY]
+#   tests/real_vllm.sh [--logs DIRECTORY] [--only RUN]
 #
 # Not part of the test suite: the first run installs vLLM (3 GB, some minutes), a run takes about
-# three minutes. What it makes is kept outside the repository and used again:
+# eight minutes (vLLM is started five times, with other options each). What it makes is kept outside
+# the repository and used again:
 #   REAL_VLLM_CACHE  where to keep it           (default ~/.cache/tokgauge-real-vllm)
 #   REAL_VLLM_VENV   virtual environment of vLLM (default $REAL_VLLM_CACHE/venv)
 #   REAL_VLLM_PYTHON      Python that has tokgauge and its dev dependencies (default .venv/bin/python)

@@ -16,6 +16,7 @@ from tests.direct.conftest import Ways
 from tests.direct.corpus_captures import CAPTURED
 from tests.direct.corpus_cases import CASES
 from tests.direct.corpus_combinations import COMBINED
+from tests.direct.engines import wish
 from tests.direct.harness import Exchange, run
 
 CORPUS = [*CAPTURED, *CASES, *COMBINED]
@@ -52,6 +53,17 @@ def test_what_direct_gives_the_proxy_gives(ways: Ways, exchange: Exchange) -> No
             found += through(exchange, ways, port)
     if found:
         pytest.fail("\n".join(found), pytrace=False)
+
+
+def test_an_engine_that_honours_the_wish_gets_it(ways: Ways) -> None:
+    """Else all of the above would hold without any injection."""
+    exchange = next(one for one in CORPUS if one.name == "honours, wish none")
+    with ways.fresh() as port:
+        wishes = [
+            wish(bytes(run(exchange, ways.engine, port).requests[-1].body))[0]
+            for _ in range(exchange.rounds)
+        ]
+    assert wishes[-1]
 
 
 def test_names_are_unique() -> None:

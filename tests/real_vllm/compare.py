@@ -16,7 +16,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,11 @@ from tests.real_vllm.traffic import (
     mixed,
     send_all,
 )
+from tests.real_vllm.variants import VARIANTS, compare_variant
 from tests.support.metrics import Scrape
 
+PLAIN = "plain"
+"""Name of the run with vLLM's own defaults."""
 MIXED_REQUESTS = 200
 AT_ONCE = 8
 TIMED_STREAMS = 40
@@ -430,6 +434,20 @@ def streamed_bytes(model: Path) -> int:
     )
 
 
+@contextmanager
+def both(
+    vllm: Path, model: Path, logs: Path, name: str, extra: tuple[str, ...] = ()
+) -> Iterator[Sides]:
+    """vLLM with these options and a proxy before it."""
+    label = name.replace(" ", "-")
+    with (
+        running_engine(vllm, model, logs / f"vllm-{label}.log", extra) as engine,
+        running_proxy(engine, streamed_bytes(model), logs / f"proxy-{label}.log") as proxy,
+        httpx2.Client(timeout=30) as client,
+    ):
+        yield Sides(engine, proxy, client)
+
+
 def _end(signum: int, _: object) -> None:
     sys.exit(128 + signum)  # so that the `with` blocks end the processes
 
@@ -439,6 +457,10 @@ def main() -> int:
     parser.add_argument("--vllm", type=Path, required=True, help="vLLM's command")
     parser.add_argument("--model", type=Path, required=True, help="directory of the tiny model")
     parser.add_argument("--logs", type=Path, help="directory for the logs; default: a new one")
+    parser.add_argument(
+        "--only", action="append", choices=[PLAIN, *(v.name for v in VARIANTS)],
+        help="vLLM with these options only; may be given several times",
+    )  # fmt: skip
     options = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
@@ -446,16 +468,22 @@ def main() -> int:
     logs.mkdir(parents=True, exist_ok=True)
     console = Console(width=None if sys.stdout.isatty() else 140)
     report = Report()
-    console.print(f"logs in {logs}; vLLM takes about a minute to start")
-    with (
-        running_engine(options.vllm, options.model, logs / "vllm.log") as engine,
-        running_proxy(engine, streamed_bytes(options.model), logs / "proxy.log") as proxy,
-        httpx2.Client(timeout=30) as client,
-    ):
-        sides = Sides(engine, proxy, client)
-        for phase in PHASES:
-            console.print(f"{time.strftime('%H:%M:%S')} {phase.__name__.replace('_', ' ')}")
-            phase(sides, report)
+    console.print(f"logs in {logs}; vLLM takes about a minute to start, each time")
+
+    def say(what: str) -> None:
+        console.print(f"{time.strftime('%H:%M:%S')} {what}")
+
+    if not options.only or PLAIN in options.only:
+        with both(options.vllm, options.model, logs, PLAIN) as sides:
+            for phase in PHASES:
+                say(phase.__name__.replace("_", " "))
+                phase(sides, report)
+    for variant in VARIANTS:
+        if options.only and variant.name not in options.only:
+            continue
+        say(variant.name)
+        with both(options.vllm, options.model, logs, variant.name, variant.options) as sides:
+            compare_variant(variant, sides, report)
     console.print(report.table())
     console.print("all hold" if report.holds else "[bold red]not all hold")
     return 0 if report.holds else 1

@@ -15,8 +15,9 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 END_OF_TEXT = "<|endoftext|>"
 END_OF_TURN = "<|im_end|>"
-SPECIAL = [END_OF_TEXT, "<|im_start|>", END_OF_TURN]
-"""In this order: their ids are 0, 1 and 2, and real_vllm/traffic.py counts on the last."""
+SPECIAL = [END_OF_TEXT, "<|im_start|>", END_OF_TURN, "<think>", "</think>"]
+"""In this order: their ids are 0 to 4, and real_vllm/traffic.py counts on the third. The last two
+are what a reasoning parser looks for."""
 
 TEXT = (
     "a proxy stands between the client and the engine and measures how long each answer took",

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 import pytest
 
 from tests.conftest import MODELS, start_proxy
+from tests.support.client import fetch
 from tests.support.engine import ScriptedEngine
 
 FrontDoor = Callable[[str], AbstractContextManager[int]]
@@ -33,6 +34,12 @@ class Ways:
         self._door = door
         # A proxy takes a moment to end; the next exchange does not wait for it.
         self._leaving = stack.enter_context(ThreadPoolExecutor(4))
+
+    def restart_engine(self, port: int) -> None:
+        """End the engine and start it again; the proxy at `port` has seen that it was down."""
+        self.engine.stop()
+        assert fetch(port, "GET", "/v1/models").status == 502
+        self.engine.start()
 
     @contextmanager
     def fresh(self) -> Iterator[int]:

@@ -71,7 +71,7 @@ def _event_streams() -> Iterator[Exchange]:
     yield from stream_of("04 data lines", first, two_lines, *rest)
     yield from stream_of("04 fields", b"id: 1\n\n", first, b"event: x\n\n", fields, *rest[1:])
     yield from stream_of("04 no blank line at the end", *PLAIN[:-1], DONE.rstrip(b"\n"))
-    yield from stream_of("04 only line ends", b"\n\n\n", *PLAIN, b"\n", b"\r\n")
+    yield from stream_of("04 only line ends", b"\n\n\n\n", *PLAIN, b"\n\n", b"\r\n\r\n")
     yield from stream_of(
         "05 long line", first, b"data: " + b"x" * 300_000, b"x" * 300_000, b"\n\n", *rest
     )

@@ -27,8 +27,8 @@ class Exchange:
 
     engine: its answer, which may depend on the request's body. leaves: pieces of the answer after
     which the client leaves, -1 for before the head. rounds: how often in a row it is run through
-    the same proxy. lessons: exchanges that this proxy carries before it. restarts: the engine drops
-    its connections between those and this one. early: the engine answers when it has the head.
+    the same proxy. lessons: exchanges that this proxy carries before it. restarts: the engine is
+    restarted between those and this one. early: the engine answers when it has the head.
     pipelined: the next request is in the same write.
     """
 

@@ -49,7 +49,7 @@ def test_what_direct_gives_the_proxy_gives(ways: Ways, exchange: Exchange) -> No
         with ways.fresh() as port:
             found = [fault for lesson in exchange.lessons for fault in through(lesson, ways, port)]
             if exchange.restarts:
-                ways.engine.drop_connections()
+                ways.restart_engine(port)
             found += through(exchange, ways, port)
     if found:
         pytest.fail("\n".join(found), pytrace=False)

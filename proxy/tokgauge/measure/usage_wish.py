@@ -68,6 +68,8 @@ class UsageWish:
         manners = self._manners
         if manners is None or data.startswith((b":", b"\n", b"\r")):
             return "goes"
+        if b"data" not in data and data.endswith((b"\n\n", b"\n\r\n", b"\r\r")):
+            return "goes"  # whole, and no event: nothing to wait for
         lesson = Lesson()
         lesson.feed(data)
         if lesson.first is None:

@@ -294,6 +294,8 @@ class Exchange:
             # The client has got the head of a response that was given up, and this is another.
             self._cut("upstream_incomplete")
             return
+        elif not body_follows:
+            self._client.release_head()  # the first response may have ended before it had left
         self._tap.response_begins(head.status, content)
 
     def _send_head(self, head: ResponseParser, *, hides: bool, body_follows: bool) -> None:

@@ -230,8 +230,12 @@ def script_of(fault: Fault, kind: Kind) -> Script:
 
 def prepare(rig: Rig, kind: Kind, script: Script, *, early: bool = False) -> None:
     rig.engine.forget()
-    rig.engine.drop_connections()  # what dies on a fresh connection is not tried again
-    wait_until(lambda: not rig.engine.open_connections)
+
+    def dropped() -> bool:
+        rig.engine.drop_connections()
+        return not rig.engine.open_connections
+
+    wait_until(dropped)  # what dies on a fresh connection is not tried again
     rig.engine.drop_connections()  # a turn of its event loop: the sockets are closed, too
     rig.engine.on(kind.path, script, early=early)
     rig.engine.on(SECOND, send(answer(b"second")))

@@ -20,8 +20,6 @@ from tests.direct.engines import wish
 from tests.direct.harness import Exchange, run
 
 CORPUS = [*CAPTURED, *CASES, *COMBINED]
-PENDING = set((Path(__file__).parent / "pending.txt").read_text().splitlines())
-"""Exchanges whose faults are known and not yet repaired; whoever repairs one takes it out."""
 README = Path(__file__).parents[2] / "README.md"
 
 
@@ -41,8 +39,6 @@ def through(exchange: Exchange, ways: Ways, port: int) -> list[str]:
 
 @pytest.mark.parametrize("exchange", CORPUS, ids=lambda exchange: exchange.name)
 def test_what_direct_gives_the_proxy_gives(ways: Ways, exchange: Exchange) -> None:
-    if exchange.name in PENDING:
-        pytest.skip("a known fault")
     if not exchange.own_proxy:
         found = through(exchange, ways, ways.shared)
     else:

@@ -36,6 +36,7 @@ EXAMPLES: dict[str, object] = {
     "checkpoint_bytes": 15.23e9,
     "kv_bytes_per_token": 57344.0,
     "kv_cache_dtype": "fp8",
+    "speculative_config": '{"method": "ngram", "num_speculative_tokens": 4}',
     "engine_process": "vllm|VLLM",
     "admin_port": 9090,
     "first_byte_timeout": 120.0,
@@ -63,7 +64,8 @@ def _toml(value: object) -> str:
         return text if isinstance(value, int) or "e" in text or "." in text else text + ".0"
     if isinstance(value, tuple):
         return "[" + ", ".join(map(_toml, value)) + "]"
-    return '"' + str(value) + '"'
+    quote = "'" if '"' in str(value) else '"'
+    return quote + str(value) + quote
 
 
 def _has_default(info: FieldInfo) -> bool:

@@ -130,6 +130,8 @@ def test_reported_efficiency_is_the_engines(
     inputs: dict[str, Any], streams: int, context: int, tokens_per_step: int
 ) -> None:
     given = 0.62
+    if tokens_per_step > 1:
+        inputs["speculative_config"] = '{"method": "ngram", "num_speculative_tokens": 4}'
     with (
         engine_process(
             efficiency=given, tokens_per_step=tokens_per_step, num_gpu_blocks=100_000
@@ -139,6 +141,16 @@ def test_reported_efficiency_is_the_engines(
         found = measure(proxy, streams, context, 7.0)
     assert found["efficiency"] is not None, found["verdict"]
     assert found["efficiency"] == pytest.approx(given, rel=0.03)
+
+
+def test_a_draft_of_unknown_size_is_no_reason_to_accuse(inputs: dict[str, Any]) -> None:
+    with (
+        engine_process(efficiency=0.62, tokens_per_step=3) as url,
+        BackgroundProxy(Settings(upstream=url, **inputs)) as proxy,
+    ):
+        found = measure(proxy, 1, 100, 5.0)
+    assert found["efficiency"] is None
+    assert "what drafting reads is not known: set speculative_config" in str(found["verdict"])
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import json
 import re
 import string
 import tomllib
@@ -149,6 +150,16 @@ class _Trimming(BaseModel):
         return trimmed
 
 
+def _json_object(value: str) -> str:
+    try:
+        found = json.loads(value)
+    except ValueError as error:
+        raise ValueError(f"accepted: a JSON object ({error})") from error
+    if not isinstance(found, dict):
+        raise ValueError("accepted: a JSON object")
+    return value
+
+
 def _as_quantity(value: object, units: Mapping[str, float]) -> object:
     """Sizes are written as in the commands: 14.14GB, 768 GB/s, 7.07B; or as a plain number."""
     if not isinstance(value, str) or not value.strip()[-1:].isalpha() or value.isalpha():
@@ -160,6 +171,7 @@ EngineUrl = Annotated[str, AfterValidator(_engine_url)]
 Seconds = Annotated[float, Field(gt=0, le=86400 * 7, allow_inf_nan=False)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_from_commas)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+JsonObject = Annotated[str, AfterValidator(_json_object)]
 ByteSize = Annotated[Positive, BeforeValidator(partial(_as_quantity, units=BYTES))]
 ByteRate = Annotated[Positive, BeforeValidator(partial(_as_quantity, units=BANDWIDTHS))]
 Count = Annotated[Positive, BeforeValidator(partial(_as_quantity, units=COUNTS))]
@@ -236,6 +248,11 @@ class Engine(_Trimming):
     )
     kv_cache_dtype: str | None = Field(
         None, description="vLLM's --kv-cache-dtype. Default: as its metrics say."
+    )
+    speculative_config: JsonObject | None = Field(
+        None,
+        description="vLLM's --speculative-config, as JSON: what drafting reads is part of a step. "
+        "Without it an engine that decodes speculatively is not judged.",
     )
     engine_pids: Pids = Field(
         (), description="Process ids of the engine as nvidia-smi on the host shows them."

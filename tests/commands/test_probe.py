@@ -200,10 +200,13 @@ def test_slow_for_no_visible_reason_is_suspect_and_accuses_nobody(fast: str) -> 
 
 
 def test_speculative_decoding_is_divided_out() -> None:
+    given = ["--bandwidth", "7.68TB/s", "--weights-bytes", "14.141GB", "--max-tokens", "400"]
+    ngram = '{"method": "ngram", "num_speculative_tokens": 2}'
     with running_engine(EngineProfile(speed=10, tokens_per_step=2)) as url:
-        found = document(
-            url, "--bandwidth", "7.68TB/s", "--weights-bytes", "14.141GB", "--max-tokens", "400"
-        )
+        found = document(url, *given, "--speculative-config", ngram)
+        silent = document(url, *given)
+    assert silent["verdict"]["level"] == "not_judged"
+    assert "--speculative-config" in silent["verdict"]["headline"]
     assert found["summary"]["decode_tokens_per_second"] == pytest.approx(812, rel=0.2)
     assert found["summary"]["tokens_per_step"] == pytest.approx(2, rel=0.2)
     assert found["ceiling"]["share"] == pytest.approx(0.75, rel=0.15)

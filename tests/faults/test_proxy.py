@@ -4,8 +4,8 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from tokgauge.measure.timeline import RequestTimeline
 
-from proxy.exchange import Exchange
 from tests.conftest import Rig
 from tests.faults.kinds import KINDS, Kind, look, right_answer, right_body, works
 from tests.faults.test_engine import nothing_left, prepare
@@ -71,7 +71,7 @@ def test_the_limit_of_a_body(new_rig: Callable[..., Rig], kind: Kind) -> None:
 
 
 @KIND
-@pytest.mark.parametrize("method", ["answer_begins", "chunk", "end", "request_received"])
+@pytest.mark.parametrize("method", ["response_begins", "data", "end", "request_received"])
 def test_measuring_fails(
     new_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch, kind: Kind, method: str
 ) -> None:
@@ -81,8 +81,8 @@ def test_measuring_fails(
     def fails(*arguments: object, **named: object) -> None:
         raise RuntimeError("made to fail")
 
-    assert hasattr(Exchange, method)
-    monkeypatch.setattr(Exchange, method, fails)
+    assert hasattr(RequestTimeline, method)
+    monkeypatch.setattr(RequestTimeline, method, fails)
     with rig.client() as client:
         client.send(kind.data)
         seen = look(client)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
 from urllib.parse import urlsplit
 
 import click
@@ -73,6 +74,9 @@ NOT_MEASURED = 3
     show_default=True,
     help="Cards that read together.",
 )
+@click.option(
+    "--speculative-config", help="vLLM's own, as JSON: what drafting reads is part of a step."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of the table.")
 def command(
     url: str,
@@ -88,6 +92,7 @@ def command(
     params: float | None,
     bits: float | None,
     tensor_parallel: int,
+    speculative_config: str | None,
     as_json: bool,
 ) -> None:
     """Ask a server the same question not streamed, then streamed, and measure both.
@@ -112,6 +117,7 @@ def command(
         parameters=params,
         bits=bits or 16.0,
         tensor_parallel=tensor_parallel,
+        speculative=None if speculative_config is None else _object(speculative_config),
     )
     # What NVML lacks is in the report; its log lines are for the proxy.
     logging.getLogger("tokgauge.gpu").addHandler(logging.NullHandler())
@@ -144,6 +150,16 @@ def command(
         print_json(document(experiment, ceiling, verdict))
     else:
         _print(terminal(), experiment, ceiling, verdict)
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise click.BadParameter("not a JSON object", param_hint="--speculative-config")
+    return found
 
 
 def _address(url: str) -> str:

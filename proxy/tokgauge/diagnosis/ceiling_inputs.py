@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -11,6 +12,7 @@ from tokgauge.gpu.catalogue import find_cards, load_catalogue
 from tokgauge.gpu.contention import EngineOnGpu
 from tokgauge.gpu.readings import GpuReading
 from tokgauge.model.ceiling import ComputeRoof, ridge_batch
+from tokgauge.model.draft import DraftUnknown, with_draft
 from tokgauge.model.kv import KvCache, KvUnknown
 from tokgauge.model.resolve import resolve_kv, resolve_weights
 from tokgauge.model.weights import WeightsFound, WeightsUnknown
@@ -26,6 +28,8 @@ class ModelBytes:
 
     weights: WeightsFound | WeightsUnknown
     kv: KvCache | KvUnknown
+    draft_unknown_because: str | None = "what drafting reads is not known: set speculative_config"
+    """Why a step of speculative decoding reads more than this; None where drafting is counted."""
 
 
 def model_bytes(engine: Engine, root: str | None, kv_cache_dtype: str | None) -> ModelBytes:
@@ -35,16 +39,21 @@ def model_bytes(engine: Engine, root: str | None, kv_cache_dtype: str | None) ->
     engine's metrics say; the setting wins. Reads files, so it belongs into a thread. Never raises.
     """
     where = engine.model_path or root
-    return ModelBytes(
-        resolve_weights(
-            where, streamed_bytes=engine.weights_bytes, checkpoint_bytes=engine.checkpoint_bytes
-        ),
-        resolve_kv(
-            where,
-            bytes_per_token=engine.kv_bytes_per_token,
-            cache_dtype=engine.kv_cache_dtype or kv_cache_dtype,
-        ),
+    weights = resolve_weights(
+        where, streamed_bytes=engine.weights_bytes, checkpoint_bytes=engine.checkpoint_bytes
     )
+    kv = resolve_kv(
+        where,
+        bytes_per_token=engine.kv_bytes_per_token,
+        cache_dtype=engine.kv_cache_dtype or kv_cache_dtype,
+    )
+    if engine.speculative_config is None or not isinstance(weights, WeightsFound):
+        return ModelBytes(weights, kv)
+    cache = kv if isinstance(kv, KvCache) else None
+    drafted = with_draft(weights, cache, json.loads(engine.speculative_config), where)
+    if isinstance(drafted, DraftUnknown):
+        return ModelBytes(weights, kv, f"what drafting reads is not known: {drafted.reason}")
+    return ModelBytes(drafted[0], drafted[1] or kv, None)
 
 
 def engine_on_gpu(engine: Engine) -> EngineOnGpu:

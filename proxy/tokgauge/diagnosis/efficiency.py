@@ -88,7 +88,9 @@ def efficiency_of(
             f"{window.prefill_share:.0%} of the time went into prefills, which the decode model "
             "does not cover"
         )
-    tokens_in_step = window.sequences * (window.tokens_per_step or 1.0)
+    draft = weights.streamed.draft if weights.streamed is not None else None
+    computed = draft.verified if draft is not None else window.tokens_per_step or 1.0
+    tokens_in_step = window.sequences * computed
     weight_bytes = weights.bytes_per_step(max(1.0, tokens_in_step))
     if weight_bytes is None:
         return NotJudged("the bytes of the weights are not known")
@@ -159,7 +161,9 @@ def request_ratio(
     Below 1 also because of the batch that it shared: only of a request that ran alone does it say
     how well the card was used.
     """
-    weight_bytes = weights.bytes_per_step(tokens_per_step)
+    draft = weights.streamed.draft if weights.streamed is not None else None
+    computed = draft.verified if draft is not None else tokens_per_step
+    weight_bytes = weights.bytes_per_step(computed)
     if weight_bytes is None:
         return None
     if isinstance(kv, KvUnknown):

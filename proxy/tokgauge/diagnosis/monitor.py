@@ -350,6 +350,9 @@ class Monitor:
             unknown = self._model.weights if self._model is not None else None
             why = unknown.reason if isinstance(unknown, WeightsUnknown) else "not read yet"
             return NotJudged(f"the bytes of the weights are not known: {why}")
+        reading = self._looks[-1].reading if self._looks else None
+        if self._speculates(reading) and self._model.draft_unknown_because is not None:
+            return NotJudged(f"it decodes speculatively, and {self._model.draft_unknown_because}")
         return efficiency_of(
             window, self._model.weights, self._model.kv, bandwidth.bytes_per_second,
             self._settings.engine.tensor_parallel_size,

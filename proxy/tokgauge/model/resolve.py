@@ -24,7 +24,7 @@ from tokgauge.model.shapes import kv_values_by_layer, stored_dtype
 from tokgauge.model.tensors import Tensor
 from tokgauge.model.weights import Streamed, WeightsFound, WeightsUnknown, split_tensors
 
-__all__ = ["resolve_config", "resolve_kv", "resolve_weights"]
+__all__ = ["resolve_config", "resolve_kv", "resolve_weights", "tensors_of"]
 
 
 def resolve_weights(
@@ -108,6 +108,15 @@ def resolve_config(
         return parse_config(read_json_object(_config_file(_locate(root, environment))))
     except (CheckpointError, OSError, ValueError):
         return None
+
+
+def tensors_of(root: str | None, environment: Mapping[str, str] | None = None) -> list[Tensor]:
+    """All tensors of the safetensors files that `root` names. Raises CheckpointError."""
+    path = _locate(root, environment)
+    found = read_directory(path) if path.is_dir() else (read_file(path), path)
+    if found is None:
+        raise CheckpointError(f"{path}: no safetensors files in it")
+    return found[0]
 
 
 def _from_files(

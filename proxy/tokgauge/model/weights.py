@@ -17,6 +17,7 @@ from tokgauge.model.tensors import Role, Tensor, drafting_layers, expert_index, 
 
 __all__ = [
     "Basis",
+    "Draft",
     "Streamed",
     "WeightsFound",
     "WeightsUnknown",
@@ -40,6 +41,18 @@ def expected_experts(
 
 
 @dataclass(frozen=True, slots=True)
+class Draft:
+    """Drafting in a step of speculative decoding."""
+
+    weights: Streamed
+    """Read by one pass."""
+    passes: int
+    """In a step, one after another."""
+    verified: int
+    """Tokens of one sequence that the model itself computes in the step."""
+
+
+@dataclass(frozen=True, slots=True)
 class Streamed:
     """Bytes that a decode step reads."""
 
@@ -56,13 +69,24 @@ class Streamed:
     speedup: float = 1.0
     """How much faster than in 16 bits a card may multiply at most: 2 for weights in floats of 8
     bits, 4 for those of 4. Integers of 4 bits are multiplied in 16."""
+    head_bytes: float = 0.0
+    """Of these, the output head."""
+    draft: Draft | None = None
+    """What drafting reads beside it."""
 
     def bytes_per_step(self, tokens: float = 1.0) -> float:
-        """What a step reads that computes `tokens` tokens [bytes]; experts by expectation."""
-        if not self.experts:
-            return self.dense_bytes
-        distinct = expected_experts(self.experts, self.experts_per_token, tokens, self.choices)
-        return self.dense_bytes + self.expert_bytes * distinct
+        """What a step reads that computes `tokens` tokens [bytes]; experts by expectation.
+
+        With a draft `tokens` are those that are verified, several of each sequence.
+        """
+        read = self.dense_bytes
+        if self.experts:
+            chosen = expected_experts(self.experts, self.experts_per_token, tokens, self.choices)
+            read += self.expert_bytes * chosen
+        if self.draft is not None:
+            sequences = max(1.0, tokens / self.draft.verified)
+            read += self.draft.passes * self.draft.weights.bytes_per_step(sequences)
+        return read
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +157,19 @@ def split_tensors(
         if tied is False or not by_role[Role.EMBEDDING]:
             raise CheckpointError("its output head is not recognised among its tensors")
         dense += by_role[Role.EMBEDDING]
+    head = by_role[Role.HEAD] or by_role[Role.EMBEDDING]
     routed = by_role[Role.EXPERT]
     size = _Sizes(reads, tensors=tensors, quant_bits=quant_bits)
     if not routed:
         if experts is not None and experts > 1:
             raise CheckpointError("its experts are not recognised among its tensors")
         parameters = size.parameters(dense)
-        return Streamed(size.bytes(dense), parameters=parameters, speedup=_speedup(dense))
+        return Streamed(
+            size.bytes(dense),
+            parameters=parameters,
+            speedup=_speedup(dense),
+            head_bytes=size.bytes(head),
+        )
     if experts is None or experts_per_token is None or experts_per_token > experts:
         raise CheckpointError("how many of its experts a token uses is not stated")
     _check_experts(routed, experts)
@@ -155,6 +185,7 @@ def split_tensors(
         if dense_parameters is None or routed_parameters is None
         else dense_parameters + routed_parameters * share,
         speedup=_speedup([*dense, *routed]),
+        head_bytes=size.bytes(head),
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tokgauge.gpu.bandwidth import Bandwidth, engine_bandwidth
 from tokgauge.gpu.catalogue import Card
@@ -15,6 +16,7 @@ from tokgauge.model.ceiling import (
     single_stream_ceiling,
     step_bytes,
 )
+from tokgauge.model.draft import DraftUnknown, with_draft
 from tokgauge.model.estimate import estimate_weights
 from tokgauge.model.hub_cache import is_repository
 from tokgauge.model.kv import KvCache, KvUnknown
@@ -39,6 +41,8 @@ class Given:
     bits: float = 16.0
     """Per parameter."""
     tensor_parallel: int = 1
+    speculative: Mapping[str, Any] | None = None
+    """vLLM's speculative_config."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,8 @@ class Ceiling:
     context: float | None
     """Mean tokens of context; None when the server does not count them."""
     limits: dict[Basis, Limit]
+    draft_unknown_because: str | None = "name it with --speculative-config"
+    """Why what drafting reads is not counted; None where it is."""
 
     @property
     def basis(self) -> Basis | None:
@@ -101,17 +107,28 @@ def find_ceiling(
     bandwidth = _bandwidth(given, gpus)
     weights = _weights(given, root)
     kv = resolve_kv(root, cache_dtype=kv_cache_dtype)
-    per_step = tokens_per_step or 1.0
+    per_step = computed = tokens_per_step or 1.0
+    no_draft: str | None = "name it with --speculative-config"
+    if given.speculative is not None and isinstance(weights, WeightsFound):
+        drafted = with_draft(
+            weights, kv if isinstance(kv, KvCache) else None, given.speculative, root
+        )
+        if isinstance(drafted, DraftUnknown):
+            no_draft = drafted.reason
+        else:
+            weights, kv, no_draft = drafted[0], drafted[1] or kv, None
+            assert weights.streamed is not None  # noqa: S101 - with_draft would have refused
+            computed = weights.streamed.draft.verified if weights.streamed.draft else computed
     steps = None if decode_rate is None else decode_rate / per_step
     limits: dict[Basis, Limit] = {}
     total = bandwidth.bytes_per_second
     if total is not None and isinstance(weights, WeightsFound):
         cache = kv if isinstance(kv, KvCache) and context is not None else None
         for basis in _BASES:
-            read = weights.bytes_per_step(per_step, basis)
+            read = weights.bytes_per_step(computed, basis)
             if read is not None:
                 limits[basis] = _limit(total, read, cache, context or 0.0, given, steps)
-    return Ceiling(bandwidth, weights, kv, context, limits)
+    return Ceiling(bandwidth, weights, kv, context, limits, no_draft)
 
 
 def _limit(

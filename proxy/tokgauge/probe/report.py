@@ -48,6 +48,13 @@ def judge(experiment: Experiment, ceiling: Ceiling, seen: GpusSeen | None) -> Ve
             f"{share:.0%} of the ceiling, but the server generated {others} tokens for others "
             "meanwhile, and streams that share a step slow each other down: repeat it when idle"
         )
+    per_step = experiment.tokens_per_step
+    if per_step is not None and per_step > 1 and ceiling.draft_unknown_because is not None:
+        return _not_judged(
+            f"{share:.0%} of the ceiling by the model's own bytes, but it decodes speculatively "
+            f"({per_step:.1f} tokens per step), and what drafting reads beside them is not known: "
+            f"{ceiling.draft_unknown_because}"
+        )
     if experiment.tokens_per_step is None and share <= 1:
         return _not_judged(
             f"{share:.0%} of the ceiling if every token took a step of its own, but that is not "

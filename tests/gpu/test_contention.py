@@ -55,7 +55,7 @@ def judge(
 @pytest.mark.parametrize("busy", [True, False, None])
 def test_the_founding_scene_clears_the_neighbours(reader: NvmlReader, busy: bool | None) -> None:
     snapshot = reader.read()
-    assert [gpu.utilization_ratio for gpu in snapshot.gpus] == [0.0, 0.47]
+    assert [gpu.utilization_ratio for gpu in snapshot.gpus] == [0.0, 0.47, 0.0]
     assert len(snapshot.gpus[0].processes or ()) == 6
 
     (contention,) = judge_snapshot(snapshot, EngineOnGpu(), busy)

@@ -26,26 +26,38 @@ def look(scene: simulated.Scene) -> Snapshot:
 def test_the_founding_scene_in_figures() -> None:
     snapshot = look(simulated.founding_scene())
     assert list(figures.nvml_up(snapshot)) == [((), 1.0)]
-    assert list(figures.gpu_utilization_ratio(snapshot)) == [(("0",), 0.0), (("1",), 0.47)]
+    assert list(figures.gpu_utilization_ratio(snapshot)) == [
+        (("0",), 0.0),
+        (("1",), 0.47),
+        (("2",), 0.0),
+    ]
     assert list(figures.gpu_memory_used_bytes(snapshot)) == [
         (("0",), 38970.0 * MIB),
-        (("1",), 20480.0 * MIB),
+        (("1",), 36750.0 * MIB),
+        (("2",), 29104.0 * MIB),
     ]
     assert list(figures.gpu_memory_total_bytes(snapshot)) == [
         (("0",), 49140.0 * MIB),
         (("1",), 49140.0 * MIB),
+        (("2",), 49140.0 * MIB),
     ]
-    assert list(figures.gpu_power_watts(snapshot)) == [(("0",), 24.0), (("1",), 182.0)]
+    assert list(figures.gpu_power_watts(snapshot)) == [
+        (("0",), 24.0),
+        (("1",), 182.0),
+        (("2",), 24.0),
+    ]
     assert list(figures.gpu_memory_bandwidth_bytes_per_second(snapshot)) == [
         (("0", "catalogue"), 768e9),
         (("1", "catalogue"), 768e9),
+        (("2", "catalogue"), 768e9),
     ]
     assert list(figures.gpu_memory_bandwidth_bytes_per_second(snapshot, measured_value=700e9)) == [
         (("0", "measured"), 700e9),
         (("1", "measured"), 700e9),
+        (("2", "measured"), 700e9),
     ]
     assert list(figures.gpu_dram_bandwidth_ratio(snapshot)) == []
-    assert [labels[2] for labels, _ in figures.gpu_info(snapshot)] == ["NVIDIA RTX A6000"] * 2
+    assert [labels[2] for labels, _ in figures.gpu_info(snapshot)] == ["NVIDIA RTX A6000"] * 3
     assert {value for _, value in figures.gpu_throttle(snapshot)} == {0.0}
 
     contentions = judge_snapshot(snapshot, EngineOnGpu(), None)

@@ -48,7 +48,7 @@ def test_it_samples_until_stopped(
     first = sampler.latest()
     assert first is not None
     assert first.up
-    assert [gpu.utilization_ratio for gpu in first.gpus] == [0.0, 0.47]
+    assert [gpu.utilization_ratio for gpu in first.gpus] == [0.0, 0.47, 0.0]
     nvml.scene = simulated.active_neighbour_scene()
     wait_for(lambda: (sampler.latest() or first).gpus[0].utilization_ratio == 0.41)
     assert first.gpus[0].utilization_ratio == 0.0, "a snapshot stays what it was"

@@ -352,8 +352,9 @@ _ANSWERS: dict[str, Any] = {
 
 
 def founding_scene() -> Scene:
-    """Two RTX A6000. GPU 0 at 0 % with six processes: vLLM with 35,344 MiB and five neighbours that
-    only hold memory. GPU 1 at 47 % with other people's work.
+    """Three RTX A6000. GPU 0 at 0 % with six processes: vLLM with 35,344 MiB and five neighbours
+    that only hold memory. GPU 1 at 47 % with other people's work (36,750 MiB), GPU 2 with 29,104
+    MiB of theirs, idle.
     """
     neighbours = (334, 528, 334, 2002, 428)
     processes = (
@@ -372,13 +373,18 @@ def founding_scene() -> Scene:
             ),
             SimulatedGpu(
                 uuid="GPU-5eed0000-0000-0000-0000-000000000001",
-                memory_used_bytes=20_480 * MIB,
+                memory_used_bytes=36_750 * MIB,
                 utilization_percent=47,
                 power_milliwatts=182_000,
                 clock_reasons=0,
                 processes=(
-                    SimulatedProcess(77_310, "/usr/bin/python3", 20_480 * MIB, sm_percent=46),
+                    SimulatedProcess(77_310, "/usr/bin/python3", 36_750 * MIB, sm_percent=46),
                 ),
+            ),
+            SimulatedGpu(
+                uuid="GPU-5eed0000-0000-0000-0000-000000000002",
+                memory_used_bytes=29_104 * MIB,
+                processes=(SimulatedProcess(78_115, "/usr/bin/python3", 29_104 * MIB),),
             ),
         )
     )

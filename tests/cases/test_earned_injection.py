@@ -447,6 +447,18 @@ def test_what_differs_when_bytes_have_gone_out_is_not_done_again(rig: Rig, name:
     assert why in told["why"]
 
 
+def test_a_stream_of_one_token_teaches_too(rig: Rig) -> None:
+    """It shows no event between first and last, and in vLLM those have fewer members than both."""
+    first, last = with_members(ROLE, {"prompt_token_ids": None}), with_members(STOP, FINGERPRINT)
+    taught = stream(first, last, DONE)
+    plain, with_wish = [first, A, last, DONE], [first, A, STOP, STAMPED_USAGE, DONE]
+    rig.engine.on(CHAT, taught, by_wish(stream(*plain), stream(*with_wish)))
+    bodies = [bytes(post(rig.port, CHAT, body_of()).body) for _ in range(3)]
+    assert bodies == [first + last + DONE, b"".join(plain), b"".join(plain)]
+    assert wished(rig) == [False, True, True]
+    assert states(rig) == ["on"]
+
+
 def test_a_first_event_that_differs_because_of_the_request_is_learned(rig: Rig) -> None:
     rig.teach()
     first = with_members(ROLE, {"prompt_token_ids": [1]})

@@ -38,6 +38,7 @@ from tests.real_vllm.traffic import (
     leave_wait,
     mixed,
     send_all,
+    teaching,
 )
 from tests.real_vllm.variants import VARIANTS, compare_variant
 from tests.support.metrics import Scrape
@@ -121,6 +122,7 @@ def mixed_traffic(sides: Sides, report: Report) -> None:
     """Nobody leaves: every count must be exactly equal."""
     phase = "mixed"
     requests = mixed(MIXED_REQUESTS)
+    asyncio.run(send_all(teaching(), sides.proxy, 1))
     sides.begin()
     seen = asyncio.run(send_all(requests, sides.proxy, AT_ONCE))
     engine, proxy = sides.gained()

@@ -289,6 +289,16 @@ def _errors() -> list[Request]:
     ]  # fmt: skip
 
 
+def teaching() -> list[Request]:
+    """A stream of each kind that teaches the proxy how it ends; usage is asked for from then on."""
+    return [
+        chat(PROMPTS[0], stream=True, max_tokens=8),
+        chat(TWO_CHOICES_PROMPT, stream=True, n=2, max_tokens=8, temperature=1.0),
+        completion(PROMPTS[0], stream=True, max_tokens=8),
+        completion(list(PROMPTS[:2]), stream=True, max_tokens=8),
+    ]
+
+
 def mixed(count: int) -> list[Request]:
     """`count` requests of all kinds in a mixed order, the same at each call."""
     chance = random.Random(20)

@@ -87,6 +87,7 @@ class Lesson:
         self._events = EventReader()
         self._choices = Choices()
         self._last = b""
+        self._count = 0
         self.first: dict[str, bytes] | None = None
         self.usage = False
         self.error = False
@@ -106,6 +107,7 @@ class Lesson:
             return
         members = members_of(event.data)
         names = tuple(members or ())
+        self._count += 1
         if self.first is None:
             self.first = members or {}
             self.error = event.name == b"error"
@@ -141,6 +143,7 @@ class Lesson:
             content_type=content_type,
             done=self.done,
             shapes=frozenset(self.shapes),
+            middle=self._count > 2,
             last=last,
             finish_mark=mark.group() if mark is not None else b'"finish_reason"',
             constants=constants,
@@ -150,7 +153,8 @@ class Lesson:
 class Manners(NamedTuple):
     """How streams of one kind of request look.
 
-    done: they end with `[DONE]`. shapes: the names of their events. last: their last event.
+    done: they end with `[DONE]`. shapes: the names of their events. middle: the events between the
+    first and the last are among those; a stream of one token has none. last: their last event.
     finish_mark: bytes that are in an event with which a choice finishes. constants: members that
     are the same text in every event with which a choice finishes.
     """
@@ -158,13 +162,27 @@ class Manners(NamedTuple):
     content_type: str
     done: bool
     shapes: frozenset[Names]
+    middle: bool
     last: Layout
     finish_mark: bytes
     constants: dict[str, bytes]
 
     def merge(self, other: Manners) -> Manners | None:
         """What two streams of the same kind show; None when they end differently."""
-        if self._replace(shapes=other.shapes, constants=other.constants) != other:
+        alike = self._replace(
+            shapes=other.shapes, middle=other.middle, constants=other.constants
+        )  # fmt: skip
+        if alike != other:
             return None
-        constants = dict(self.constants.items() & other.constants.items())
-        return self._replace(shapes=self.shapes | other.shapes, constants=constants)
+        return self._replace(
+            shapes=self.shapes | other.shapes,
+            middle=self.middle or other.middle,
+            constants=dict(self.constants.items() & other.constants.items()),
+        )
+
+    def fits(self, names: Names) -> bool:
+        """Whether an event with these members is one that comes without the wish, too."""
+        if names in self.shapes:
+            return True
+        known = {name for shape in self.shapes for name in shape}
+        return not self.middle and bool(names) and known.issuperset(names)

@@ -192,7 +192,7 @@ class UsageEventFilter:
             if missing:
                 self._held_event = event
                 return
-        elif names not in manners.shapes:
+        elif not manners.fits(names):
             self._differ("an event has other members: " + (", ".join(names) or "none"))
         out.append(event)
 

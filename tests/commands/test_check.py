@@ -15,7 +15,7 @@ from tokgauge.simulator import gpu as simulated
 from tokgauge.simulator.profile import EngineProfile
 from tokgauge.simulator.server import running_engine
 
-from tests.model import checkpoints
+from tests.model import checkpoints, zoo
 from tests.support.engine import (
     DONE,
     ROLE,
@@ -392,3 +392,26 @@ def test_pages_that_are_not_there(engine: ScriptedEngine) -> None:
     assert found["engine", "metrics"]["state"] == "warning"
     assert found["ceiling", "weights"]["state"] == "warning"
     assert "weights_bytes" in found["ceiling", "weights"]["text"]
+
+
+def test_a_mixture_has_a_size_and_no_rule_of_thumb(url: str, tmp_path: Path) -> None:
+    directory = checkpoints.write(tmp_path, zoo.CASES["OlmoeForCausalLM"].build())
+    found = findings("--upstream", url, "--model-path", str(directory), "--gpu", "RTX A6000")
+    whole = found["ceiling", "weights, checkpoint"]
+    assert whole["state"] == "ok"
+    assert "and no rule of thumb by it: a step of a mixture of experts" in whole["text"]
+    assert ("ceiling", "ceiling, streamed") in found
+    assert ("ceiling", "ceiling, checkpoint") not in found
+
+
+def test_a_class_that_is_not_understood_is_a_warning_with_its_reason(
+    url: str, tmp_path: Path
+) -> None:
+    model = checkpoints.qwen2_5_half_b()
+    model.config["architectures"] = ["NewcomerForCausalLM"]
+    directory = checkpoints.write(tmp_path, model)
+    found = findings("--upstream", url, "--model-path", str(directory), "--gpu", "RTX A6000")
+    assert found["ceiling", "weights, streamed"]["state"] == "warning"
+    assert "NewcomerForCausalLM is not among" in found["ceiling", "weights, streamed"]["text"]
+    assert ("ceiling", "ceiling, streamed") not in found
+    assert ("ceiling", "ceiling, checkpoint") not in found

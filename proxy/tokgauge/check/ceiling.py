@@ -61,7 +61,10 @@ def ceiling_findings(
         )  # fmt: skip
     if isinstance(kv, KvCache):
         yield Finding(
-            "ceiling", "KV cache", "ok", f"{kv.bytes_per_token:.0f} bytes a token", kv.source,
+            "ceiling", "KV cache", "ok",
+            f"{kv.bytes_per_token:.0f} bytes a token"
+            + (f", {kv.state_bytes / 1e6:.1f} MB of state a sequence" if kv.state_bytes else ""),
+            kv.source,
             kv.bytes_per_token,
         )  # fmt: skip
     else:
@@ -71,7 +74,8 @@ def ceiling_findings(
     for basis in _BASES:
         read = weights.bytes_per_step(1.0, basis) if isinstance(weights, WeightsFound) else None
         if total is not None and read is not None:
-            rate = single_stream_ceiling(total, read)
+            # Of what a sequence keeps only a recurrent state is there without a context.
+            rate = single_stream_ceiling(total, read, kv if isinstance(kv, KvCache) else None)
             yield Finding(
                 "ceiling",
                 f"ceiling, {basis}",
@@ -86,6 +90,11 @@ def _weights_finding(weights: WeightsFound, basis: Basis) -> Finding:
     read = weights.bytes_per_step(1.0, basis)
     source = weights.streamed_source if basis == "streamed" else weights.checkpoint_source
     meaning = "read per token" if basis == "streamed" else "in the whole checkpoint"
+    if basis == "checkpoint" and weights.checkpoint_bytes is not None and read is None:
+        size = weights.checkpoint_bytes
+        why = weights.rule_of_thumb_fails_because
+        text = f"{size / 1e9:.2f} GB {meaning}, and no rule of thumb by it: {why}"
+        return Finding("ceiling", f"weights, {basis}", "ok", text, source, size)
     if read is None:
         why = weights.streamed_unknown_because or "not told"
         field_name = "weights_bytes" if basis == "streamed" else "checkpoint_bytes"

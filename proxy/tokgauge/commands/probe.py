@@ -310,12 +310,16 @@ def _ceiling_lines(ceiling: Ceiling) -> Iterator[str]:
         return
     if weights.streamed is not None:
         yield f"weights read per token: from {weights.streamed_source}"
+    elif weights.rule_of_thumb_fails_because is not None:
+        yield f"weights read per token: unknown ({weights.streamed_unknown_because})"
     else:
         yield (
             f"weights: whole checkpoint, from {weights.checkpoint_source}; it counts more than is "
             "read, so the share reads higher than it is"
         )
     if ceiling.kv_counted and isinstance(ceiling.kv, KvCache):
+        if ceiling.kv.state_bytes:
+            yield f"recurrent state: {ceiling.kv.state_bytes / 1e6:.1f} MB, counted"
         yield f"KV cache: {ceiling.context:.0f} tokens of context on average, counted"
     else:
         yield "KV cache: not counted (unknown); with a short context it hardly matters"

@@ -424,7 +424,8 @@ class Monitor:
         for basis in bases:
             weight_bytes = self._model.weights.bytes_per_step(1.0, basis)
             if weight_bytes is not None:
-                rate = single_stream_ceiling(bandwidth.bytes_per_second, weight_bytes)
+                kv = self._model.kv if isinstance(self._model.kv, KvCache) else None
+                rate = single_stream_ceiling(bandwidth.bytes_per_second, weight_bytes, kv)
                 found.append(((model, basis), rate))
         return found
 

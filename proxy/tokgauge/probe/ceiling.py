@@ -122,6 +122,10 @@ def find_ceiling(
     steps = None if decode_rate is None else decode_rate / per_step
     limits: dict[Basis, Limit] = {}
     total = bandwidth.bytes_per_second
+    stateful = isinstance(kv, KvUnknown) and not kv.negligible_when_short
+    if stateful and given.weights_bytes is None and given.parameters is None:
+        # Beside the weights each step moves a state of unknown size: no share would be true.
+        return Ceiling(bandwidth, weights, kv, context, limits, no_draft)
     if total is not None and isinstance(weights, WeightsFound):
         cache = kv if isinstance(kv, KvCache) and context is not None else None
         for basis in _BASES:

@@ -11,7 +11,7 @@ from tokgauge.diagnosis.evidence import Evidence
 from tokgauge.diagnosis.verdict import Verdict
 from tokgauge.measure.timeline import MIN_ARRIVALS_FOR_RATE, MIN_TOKENS_FOR_RATE
 from tokgauge.model.ceiling import HEALTHY
-from tokgauge.model.kv import KvCache
+from tokgauge.model.kv import KvCache, KvUnknown
 from tokgauge.model.weights import WeightsFound, WeightsUnknown
 from tokgauge.probe.ceiling import Ceiling
 from tokgauge.probe.experiment import Experiment, Run
@@ -291,6 +291,13 @@ def _missing(ceiling: Ceiling) -> Iterator[str]:
             f"weights unknown: {ceiling.weights.reason}: set --weights-bytes, or --params and "
             "--bits for an estimate"
         )
+    elif ceiling.weights.bytes_per_step() is None:
+        yield (
+            f"weights read per token unknown: {ceiling.weights.streamed_unknown_because}: set "
+            "--weights-bytes"
+        )
+    elif isinstance(ceiling.kv, KvUnknown) and not ceiling.kv.negligible_when_short:
+        yield f"what a sequence keeps is unknown: {ceiling.kv.reason}"
 
 
 def _why_no_rate(experiment: Experiment) -> str:

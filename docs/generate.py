@@ -1,4 +1,4 @@
-"""Writes what follows from the code: config/tokgauge.toml and docs/reference/.
+"""Writes what follows from the code: config/tokgauge.toml, docs/reference/, the table of models.md.
 
 python docs/generate.py writes; with --check it only says what is out of date (exit code 1).
 """
@@ -17,6 +17,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from pydantic.fields import FieldInfo
 from tokgauge.cli import main
 from tokgauge.export.prometheus import Metrics
+from tokgauge.model.architectures import known_architectures
 from tokgauge.settings import DURATION_BUCKETS, Engine, Settings
 
 ROOT = Path(__file__).parent.parent
@@ -163,6 +164,31 @@ def alerts_table() -> Iterator[str]:
             )
 
 
+_RULES = {
+    "plain": "every layer once",
+    "looped": "layers several times for a token",
+    "double": "two attention blocks in a layer",
+    "shared": "blocks again in several layers",
+    "mamba1": "recurrent layers (Mamba)",
+    "mamba2": "recurrent layers (Mamba 2)",
+    "delta": "recurrent layers (gated delta rule)",
+    "kimi": "recurrent layers (Kimi delta attention)",
+    "convolution": "short convolutions",
+    "text part": "as its text model",
+    "unknown": "not understood",
+}
+
+
+def architectures_table() -> Iterator[str]:
+    """One line for every architecture of the table."""
+    yield "| architecture | how a step reads it | more |"
+    yield "| --- | --- | --- |"
+    for line in known_architectures():
+        rule = _RULES[line.rule]
+        shown = f"**{rule}**" if line.rule == "unknown" else rule
+        yield f"| `{line.name}` | {shown} | {_cell(line.note)} |"
+
+
 _PAGES = {
     "metrics": (
         metrics_table,
@@ -186,7 +212,8 @@ all of them.""",
         commands_table,
         """# Commands
 
-Each has `--help`.""",
+Each has `--help`. Completion for bash is `eval "$(_TOKGAUGE_COMPLETE=bash_source tokgauge)"` in
+`~/.bashrc` (`zsh_source` and `fish_source` for those).""",
     ),
     "alerts": (
         alerts_table,
@@ -207,7 +234,22 @@ def documents() -> dict[Path, str]:
         ROOT / "docs" / "reference" / f"{name}.md": "\n".join([head, "", _NOTE, "", *table(), ""])
         for name, (table, head) in _PAGES.items()
     }
-    return {**pages, ROOT / "config" / "tokgauge.toml": settings_file()}
+    models = ROOT / "docs" / "models.md"
+    return {
+        **pages,
+        models: _with_table(models.read_text()),
+        ROOT / "config" / "tokgauge.toml": settings_file(),
+    }
+
+
+def _with_table(text: str) -> str:
+    """models.md with the table between its marks."""
+    start, end = "<!-- architectures: docs/generate.py -->", "<!-- end of architectures -->"
+    before, mark, rest = text.partition(start)
+    _, closing, after = rest.partition(end)
+    if not (mark and closing):
+        raise SystemExit(f"docs/models.md must have the marks {start} … {end}")
+    return "\n".join([before + start, *architectures_table(), end + after])
 
 
 def generate(*, check: bool) -> list[str]:

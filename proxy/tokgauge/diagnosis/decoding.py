@@ -31,6 +31,7 @@ class Decoded:
     event_seconds: float
     context_tokens_at_most: float | None
     waiting_for_first_token: int
+    context_tokens_at_least: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,8 @@ class DecodingWatch:
         running = [exchange for exchange in live if exchange.generates]
         spans: list[_Span] = []
         events = seconds = 0.0
-        context: float | None = 0.0
+        most: float | None = 0.0  # token-seconds
+        least = 0.0
         waiting = 0
         for exchange in (*ended, *running):
             span = exchange.decode_span(now)
@@ -68,10 +70,11 @@ class DecodingWatch:
                 waiting += 1
                 continue
             first, last = max(span[0], start), min(span[1], now)
-            bound = exchange.context_at_most
-            context = None if context is None or bound is None else context + bound
             if last <= first:
                 continue
+            bound = exchange.context_at_most
+            most = None if most is None or bound is None else most + bound * (last - first)
+            least += exchange.context_at_least * (last - first)
             sequences = exchange.sequences
             spans.append(_Span(first, last, sequences))
             new = exchange.token_events - self._seen_events.get(exchange.id, 0)
@@ -83,14 +86,16 @@ class DecodingWatch:
         self._seen_events = {
             exchange.id: exchange.token_events for exchange in running if exchange.token_events
         }
+        busy = _union(spans)
         return Decoded(
             seconds=now - start,
-            busy_seconds=_union(spans),
+            busy_seconds=busy,
             sequence_seconds=sum((span.end - span.start) * span.sequences for span in spans),
             sequence_events=events,
             event_seconds=seconds,
-            context_tokens_at_most=context,
+            context_tokens_at_most=most / busy if most is not None and busy else most,
             waiting_for_first_token=waiting,
+            context_tokens_at_least=least / busy if busy else 0.0,
         )
 
 
@@ -106,14 +111,20 @@ def _union(spans: Iterable[_Span]) -> float:
 
 def merge(parts: Collection[Decoded]) -> Decoded:
     """Several consecutive looks as one. `parts` must not be empty."""
-    bounds = [part.context_tokens_at_most for part in parts if part.busy_seconds > 0]
-    known = [bound for bound in bounds if bound is not None]
+    busy = sum(part.busy_seconds for part in parts)
+    most: float | None = 0.0
+    for part in parts:
+        if part.busy_seconds > 0 and most is not None:
+            bound = part.context_tokens_at_most
+            most = None if bound is None else most + bound * part.busy_seconds
+    least = sum(part.context_tokens_at_least * part.busy_seconds for part in parts)
     return Decoded(
         seconds=sum(part.seconds for part in parts),
-        busy_seconds=sum(part.busy_seconds for part in parts),
+        busy_seconds=busy,
         sequence_seconds=sum(part.sequence_seconds for part in parts),
         sequence_events=sum(part.sequence_events for part in parts),
         event_seconds=sum(part.event_seconds for part in parts),
-        context_tokens_at_most=max(known, default=0.0) if len(known) == len(bounds) else None,
+        context_tokens_at_most=most / busy if most is not None and busy else most,
         waiting_for_first_token=max(part.waiting_for_first_token for part in parts),
+        context_tokens_at_least=least / busy if busy else 0.0,
     )

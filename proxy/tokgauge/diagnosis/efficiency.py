@@ -48,6 +48,7 @@ class Window:
     context_tokens_at_most: float | None
     tokens_per_step: float | None
     prefill_share: float | None
+    context_tokens_at_least: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +136,11 @@ def _kv_bytes(
     if window.context_tokens is not None:
         return read(window.context_tokens)
     bound = window.context_tokens_at_most
-    if bound is not None and read(bound) < NEGLIGIBLE * weight_bytes:
-        return 0.0
+    if bound is not None:
+        least, most = read(window.context_tokens_at_least), read(bound)
+        # Half-way between what is possible, where neither end is further off than what is small.
+        if most - least <= 2 * NEGLIGIBLE * (weight_bytes + least):
+            return (least + most) / 2
     return NotJudged(
         "the engine does not tell how much context its sequences have, and it may be long"
     )

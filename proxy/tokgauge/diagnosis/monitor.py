@@ -299,6 +299,7 @@ class Monitor:
                 context_tokens_at_most=decoded.context_tokens_at_most,
                 tokens_per_step=per_step,
                 prefill_share=_prefill(rates),
+                context_tokens_at_least=decoded.context_tokens_at_least,
             )
         if self._events and self._tokens / self._events > _FEW_TOKENS_PER_EVENT:
             return NotJudged(
@@ -316,6 +317,7 @@ class Monitor:
             context_tokens_at_most=decoded.context_tokens_at_most,
             tokens_per_step=per_step,
             prefill_share=None,
+            context_tokens_at_least=decoded.context_tokens_at_least,
         )
 
     def _traffic_is_ours(self) -> bool:

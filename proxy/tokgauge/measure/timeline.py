@@ -213,6 +213,12 @@ class RequestTimeline:
             (self.request_bytes + _TEMPLATE_TOKENS) * self._sequences() + self.token_events
         )
 
+    @property
+    def context_at_least(self) -> float:
+        """The fewest tokens that their contexts have together: the prompt, once it is counted."""
+        prompt = self.reader.usage.prompt if self.reader is not None else None
+        return float(prompt or 0)
+
     def decode_span(self, now: float) -> tuple[float, float] | None:
         """From when to when it has been decoded; None before it began.
 

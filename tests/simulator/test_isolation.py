@@ -3,10 +3,7 @@
 import ast
 from pathlib import Path
 
-import pytest
 import tokgauge
-
-pytestmark = pytest.mark.socketless
 
 ROOT = Path(tokgauge.__file__).parent
 USERS = {ROOT / "commands" / "simulate.py", ROOT / "commands" / "demo.py"}

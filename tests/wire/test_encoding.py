@@ -13,8 +13,6 @@ import pytest
 import zstandard
 from tokgauge.dialects.encoding import CALL_LIMIT, TooLargeError, UndecodableError, decoder_for
 
-pytestmark = pytest.mark.socketless
-
 CODINGS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
     "gzip": ("gzip", gzip.compress),
     "deflate": ("deflate", zlib.compress),

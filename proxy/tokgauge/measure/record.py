@@ -35,8 +35,9 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, gc=False):
     stream. decodes_from: when its first token came, or, for a response that is not streamed, when
     the engine had the request; None before that. decoded_to: the last token of a stream that has
     ended, the end of another one; None while it runs. silent_since: the last byte after the first
-    token. sequences: how many have shown up (choices, prompts). context_at_most,
-    context_at_least: bounds of the tokens of context that they have together. calls_tools: tokens may come without events of their own.
+    token. sequences: how many have shown up (choices, prompts). context_at_most, context_at_least:
+    bounds of the tokens of context that they have together. calls_tools: tokens may come without
+    events of their own.
     """
 
     id: str

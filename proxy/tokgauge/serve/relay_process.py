@@ -24,7 +24,9 @@ logger = logging.getLogger("tokgauge")
 def main() -> None:
     """Serve until a signal ends it."""
     plan = json.loads(sys.argv[1])
-    settings = msgspec.json.decode(read_all(plan["settings"]), type=RelaySettings)
+    settings = msgspec.json.decode(
+        read_all(plan["settings"]), type=RelaySettings, dec_hook=lambda kind, text: kind(text)
+    )
     begin_as_child(plan["alive"], settings.log_level)
     try:
         app = RelayApp(settings, name=plan["name"], records=plan["records"], pages=plan["pages"])

@@ -39,7 +39,7 @@ def serve(settings: Settings) -> None:
         in_url(settings.host), clients.getsockname()[1], settings.engine.upstream,
     )  # fmt: skip
     alive, held = os.pipe()
-    for_relays = _handed_over(msgspec.json.encode(relay_settings(settings)))
+    for_relays = _handed_over(msgspec.json.encode(relay_settings(settings), enc_hook=str))
     for_analyst = _handed_over(pickle.dumps(settings))
     pages = [analyst.pages.fileno(), *(sock.fileno() for sock in admin)]
 

@@ -9,6 +9,8 @@ from tokgauge.http.client.parser import ResponseParser
 
 from tests.support.odd_responses import CASES, Odd
 
+pytestmark = pytest.mark.socketless
+
 bodies = st.lists(st.binary(min_size=1, max_size=300), max_size=8)
 cuts = st.lists(st.integers(0, 3_000), max_size=40)
 

@@ -57,6 +57,10 @@ class Shown(Protocol):
     metrics: Metrics
     injection: Mapping[str, tuple[str, str]]
 
+    @property
+    def problems(self) -> list[str]:
+        """What of settings and engine costs figures, and what to do."""
+
     async def refresh(self) -> None:
         """Bring all figures up to now."""
 
@@ -86,6 +90,7 @@ def own_pages(shown: Shown, allowed: AllowedHosts, lifespan: Lifespan) -> Starle
                     route: {"state": state, "why": why}
                     for route, (state, why) in shown.injection.items()
                 },
+                "problems": shown.problems,
                 "version": __version__,
             },
             headers=_FOR_BROWSERS | {"Content-Security-Policy": _NOT_A_PAGE},

@@ -12,6 +12,7 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
+from tokgauge.diagnosis.ceiling_inputs import gpu_problem
 from tokgauge.diagnosis.live import LiveMeter
 from tokgauge.diagnosis.monitor import Monitor
 from tokgauge.diagnosis.traffic import Traffic
@@ -84,6 +85,9 @@ class Analyst:
         if settings.otel:
             self._telemetry = Telemetry(exporting_provider())
             running.push_async_callback(asyncio.to_thread, self._telemetry.close)
+        named_wrong = gpu_problem(settings.engine)
+        if named_wrong is not None:
+            logger.warning("%s", named_wrong)
         client = engine_client(settings.engine)
         running.push_async_callback(client.close)
         poll = EnginePoll(client, self._facts, self._is_busy, settings.poll_interval)
@@ -173,6 +177,12 @@ class Analyst:
 
     def _is_busy(self) -> bool:
         return any(True for _ in self._traffic.running)
+
+    @property
+    def problems(self) -> list[str]:
+        """What of settings and engine costs figures, and what to do."""
+        found = (self._facts.models_problem, gpu_problem(self._settings.engine))
+        return [problem for problem in found if problem is not None]
 
     def not_ready(self) -> str | None:
         """Why new requests are not welcome, None when they are."""

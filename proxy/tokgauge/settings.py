@@ -279,7 +279,9 @@ class Settings(_Trimming):
         description="Names under which the pages of /tokgauge/ are shown, beside localhost, `host` "
         "and all IP addresses; * for any.",
     )
-    workers: int = Field(1, ge=1, le=128, description="Number of worker processes.")
+    workers: int = Field(
+        1, ge=1, le=128, description="Number of relays: processes that carry the traffic."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="How much the proxy says on standard error."
     )
@@ -320,12 +322,12 @@ class Settings(_Trimming):
         None, ge=1, description="Largest request body, then 413. Default: no limit."
     )
     max_in_flight: int | None = Field(
-        None, ge=1, description="Most requests at once, then 503. Default: no limit."
+        None, ge=1, description="Most requests at once (in one relay), then 503. Default: no limit."
     )
 
     unfinished_bodies_bytes: int = Field(
         64 * 1024 * 1024, ge=0,
-        description="Most memory (of one worker) for request bodies that are not complete, all "
+        description="Most memory (of one relay) for request bodies that are not complete, all "
         "together. Beyond it they go up as they come, without being read for measuring.",
     )  # fmt: skip
 

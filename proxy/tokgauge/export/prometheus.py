@@ -6,7 +6,7 @@ Computes nothing: what is not in a `Record` or a live figure gets no sample.
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from prometheus_client import (
@@ -304,7 +304,7 @@ class Metrics:
             "unchanged until one has shown how they end; on: usage is asked for on behalf of "
             "clients; off_unneeded: the engine tells it unasked; off_refused: it refuses the "
             "wish; off_differs: more than one event differs with it; off_ignored: it tells no "
-            "usage all the same; off_setting: inject_usage = false. Of several workers each "
+            "usage all the same; off_setting: inject_usage = false. Of several relays each "
             "learns by itself: 1 for every state that holds in one of them.",
             "route", "state",
         )  # fmt: skip
@@ -392,10 +392,10 @@ class Metrics:
         if up is not None:
             self._child(self.upstream_up, upstream).set(up)
 
-    def set_usage_injection(self, route: str, state: str) -> None:
-        """The state that holds for a route."""
+    def set_usage_injection(self, route: str, states: Collection[str]) -> None:
+        """The states that hold for a route, each in one relay at least."""
         for each in INJECTION_STATES:
-            self._child(self.usage_injection, route, each).set(each == state)
+            self._child(self.usage_injection, route, each).set(each in states)
 
     def add_token_events(self, model: str, events: int) -> None:
         """Count token events of running streams."""

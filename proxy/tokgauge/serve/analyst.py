@@ -135,8 +135,10 @@ class Analyst:
 
     def _note_injection(self, states: Mapping[str, tuple[str, str]]) -> None:
         self.injection = states
-        for route, (state, _) in states.items():
-            self.metrics.set_usage_injection(route, state)
+        told = [relay.summary for relay in self._intake.relays if relay.summary is not None]
+        for route in states:
+            held = {summary.injection[route][0] for summary in told if route in summary.injection}
+            self.metrics.set_usage_injection(route, held)
 
     def _ended(self, link: RelayLink, record: Record) -> None:
         for complete in self._traffic.ended(link, record):

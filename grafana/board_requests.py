@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from defined import help_text
 from panels import Json, Query, heatmap, timeseries
-from queries import buckets, quantile, rate, select
+from queries import buckets, grouped, quantile, rate, select
 from shared import dashboard, documents, runbooks
 
 _TTFT = "tokgauge_time_to_first_token_seconds"
@@ -188,11 +188,31 @@ def board() -> Json:
                     width=4,
                 ),
                 timeseries(
+                    "Usage asked for on behalf of clients",
+                    help_text("tokgauge_usage_injection"),
+                    "short",
+                    Query(
+                        grouped(
+                            "sum",
+                            "route state",
+                            "tokgauge_usage_injection",
+                            select("tokgauge_usage_injection"),
+                        )
+                        + " > 0",
+                        "{{route}}: {{state}}",
+                    ),
+                    width=4,
+                ),
+                timeseries(
                     "Failures of measuring",
                     help_text("tokgauge_observer_errors_total"),
                     "suffix: errors/s",
                     Query(rate("tokgauge_observer_errors_total", "where"), "{{where}}"),
-                    width=6,
+                    Query(
+                        rate("tokgauge_records_lost_total", "instance"),
+                        "lost records, {{instance}}",
+                    ),
+                    width=4,
                     links=runbooks("TokgaugeObserverErrors"),
                 ),
                 timeseries(
@@ -200,7 +220,7 @@ def board() -> Json:
                     help_text("tokgauge_unread_answers_total"),
                     "suffix: answers/s",
                     Query(rate("tokgauge_unread_answers_total", "reason"), "{{reason}}"),
-                    width=6,
+                    width=4,
                     links=runbooks("TokgaugeAnswersUnread"),
                 ),
             ],

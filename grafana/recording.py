@@ -20,7 +20,7 @@ from typing import Any
 
 import httpx2
 from panels import Json
-from tokgauge.serve.server import BackgroundProxy
+from tokgauge.serve.background import BackgroundProxy
 from tokgauge.settings import Settings
 from tokgauge.simulator.demo_scenes import demo_scenes
 from tokgauge.simulator.gpu import Scene, SimulatedNvml

@@ -29,7 +29,7 @@ def test_the_proxy_starts_with_the_variables_of_the_bench(
     launcher.write_text(f"#!{sys.executable}\nfrom tokgauge.cli import main\nmain()\n")
     launcher.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "proxy"))
     with ScriptedEngine() as engine:
         place = Place(free_port(), engine.port, tmp_path)
         launch = tokgauge.start(place)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tokgauge.serve.server import BackgroundProxy
+from tokgauge.serve.background import BackgroundProxy
 from tokgauge.settings import Settings
 from tokgauge.simulator.demo_scenes import DemoScene, demo_scenes
 from tokgauge.simulator.gpu import SimulatedNvml

@@ -11,10 +11,11 @@ from typing import Any
 import httpx2
 import pytest
 from tokgauge import __version__
+from tokgauge.diagnosis.figures import Figures
 from tokgauge.export.prometheus import PUBLISHED
-from tokgauge.export.published import Figures, Published
+from tokgauge.export.published import Published
 from tokgauge.pages.status import PAGE, POLICY
-from tokgauge.serve.server import BackgroundProxy
+from tokgauge.serve.background import BackgroundProxy
 from tokgauge.settings import Settings
 from tokgauge.simulator.checkpoint import write_bf16
 from tokgauge.simulator.gpu import SimulatedNvml

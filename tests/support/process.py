@@ -82,6 +82,21 @@ class Process:
     def children(self) -> list[psutil.Process]:
         return psutil.Process(self.popen.pid).children(recursive=True)
 
+    def relays(self) -> list[psutil.Process]:
+        return self._running("tokgauge.serve.relay_process")
+
+    def analyst(self) -> psutil.Process | None:
+        """None while it is away."""
+        return next(iter(self._running("tokgauge.serve.analyst_process")), None)
+
+    def _running(self, module: str) -> list[psutil.Process]:
+        found = []
+        for child in self.children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # a zombie, too
+                if module in child.cmdline():
+                    found.append(child)
+        return found
+
 
 def status(port: int, path: str) -> int | None:
     """The status of a GET; None when nobody answers."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import click
@@ -17,12 +18,14 @@ def _serve(config: Path | None, **flags: object) -> None:
         settings = load_settings(config, os.environ, given)
     except SettingsError as error:
         raise click.UsageError(str(error)) from error
-    from tokgauge.serve.start import serve  # late: other commands do without it
+    from tokgauge.serve.process import STARTUP_FAILURE  # late: other commands do without it
+    from tokgauge.serve.start import serve
 
     try:
         serve(settings)
     except OSError as error:
-        raise click.ClickException(str(error)) from error
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(STARTUP_FAILURE)
 
 
 command = click.Command(

@@ -31,11 +31,18 @@ _FIRST_TOKEN = (
 _OUTPUT_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 
 
-def exporting_provider() -> MeterProvider:
-    """A meter provider that sends to an OTLP collector from a thread of its own.
+def check_extra() -> None:
+    """Raises OSError when the extra is not installed."""
+    try:
+        import opentelemetry.exporter.otlp.proto.http.metric_exporter
+        import opentelemetry.sdk.metrics  # noqa: F401
+    except ImportError as error:
+        what = "otel is set, but its extra is missing: pip install 'tokgauge[otel]'"
+        raise OSError(what) from error
 
-    Raises ImportError when the extra is not installed.
-    """
+
+def exporting_provider() -> MeterProvider:
+    """A meter provider that sends to an OTLP collector from a thread of its own."""
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader

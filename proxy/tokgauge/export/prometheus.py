@@ -365,7 +365,7 @@ class Metrics:
         if done.decode_tokens_per_second is not None:
             source = done.token_source or ""
             self.decode_rate.observe((model, source), done.decode_tokens_per_second)
-        if done.ceiling_ratio is not None:
+        if done.ceiling_ratio is not None and done.alone is not None:
             alone = "true" if done.alone else "false"
             contended = _CONTENDED.get(done.contention or "", "unknown")
             self.ceiling_ratio.observe((model, alone, contended), done.ceiling_ratio)

@@ -104,8 +104,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fals
     gaps_total: float
     """Their sum."""
 
-    alone: bool
-    """No other exchange was generating at the same time: of this relay's, then of all."""
+    alone: bool | None
+    """No other exchange was generating at the same time: of this relay's, then of all. None: a
+    relay does not tell."""
     contention: str | None = None
     """The worst that it met on the engine's GPUs (the analyst's)."""
     ceiling_ratio: float | None = None

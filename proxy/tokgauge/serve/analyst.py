@@ -12,6 +12,8 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
+from prometheus_client import PlatformCollector
+
 from tokgauge.diagnosis.ceiling_inputs import gpu_problem
 from tokgauge.diagnosis.live import LiveMeter
 from tokgauge.diagnosis.monitor import Monitor
@@ -24,7 +26,7 @@ from tokgauge.export.processes import Processes
 from tokgauge.export.prometheus import Metrics
 from tokgauge.export.request_log import RequestLog
 from tokgauge.http.hosts import AllowedHosts
-from tokgauge.measure.record import EngineNews, Record, with_context
+from tokgauge.measure.record import INJECTION_STATES, EngineNews, Record, with_context
 from tokgauge.pages.own_pages import own_pages
 from tokgauge.serve.background_turns import attempt, repeat
 from tokgauge.serve.intake import Intake, RelayLink
@@ -38,7 +40,12 @@ _TICK = 1.0
 _PATIENCE = 0.5
 """Seconds that a page waits for relays to tell what runs."""
 
+_LAST_FRAMES = 2.0
+"""Seconds that the end waits for what relays have sent and nobody has read yet."""
+
 _MOST_KINDS = 100
+
+_STATES: tuple[str, ...] = INJECTION_STATES
 
 
 class Analyst:
@@ -51,6 +58,7 @@ class Analyst:
         self._traffic = Traffic()
         self.metrics = Metrics(settings.duration_buckets)
         self.metrics.registry.register(Processes(self._pids))
+        self.metrics.registry.register(PlatformCollector(registry=None))
         self._intake = Intake(
             self._ended, self._told, self._traffic.came, self._left, self._failed, self._news
         )
@@ -92,7 +100,7 @@ class Analyst:
         running.push_async_callback(client.close)
         poll = EnginePoll(client, self._facts, self._is_busy, settings.poll_interval)
         await attempt(poll.first, partial(self._failed, "poll"))
-        server = await asyncio.get_running_loop().create_unix_server(
+        server = await asyncio.get_running_loop().create_server(
             self._intake.link, sock=self._records
         )
         running.callback(server.close)
@@ -105,6 +113,8 @@ class Analyst:
             task = asyncio.create_task(repeat(turn, pause, partial(self._failed, where)))
             running.callback(task.cancel)
         running.callback(self._monitor.close)
+        # When the analyst ends, its relays have ended: what they sent last is still to be read.
+        running.push_async_callback(self._intake.all_left, _LAST_FRAMES)
 
     # What relays tell
 
@@ -129,23 +139,29 @@ class Analyst:
         lost = summary.lost - self._lost.get(link, 0)
         self._lost[link] = summary.lost
         self.metrics.records_lost.inc(lost)
-        self._note_injection(summary.injection)
+        self._note_injection()
         for record in self._traffic.told(link, summary.at, summary.running):
             self._count(record)
 
-    def _note_injection(self, states: Mapping[str, tuple[str, str]]) -> None:
-        self.injection = states
-        told = [relay.summary for relay in self._intake.relays if relay.summary is not None]
-        for route in states:
-            held = {summary.injection[route][0] for summary in told if route in summary.injection}
-            self.metrics.set_usage_injection(route, held)
+    def _note_injection(self) -> None:
+        """Each relay learns by itself: pages show the state that says most of those that hold."""
+        held: dict[str, dict[str, str]] = {}
+        for relay in self._intake.relays:
+            if relay.summary is not None:
+                for route, (state, why) in relay.summary.injection.items():
+                    held.setdefault(route, {})[state] = why
+        telling = {route: max(states, key=_STATES.index) for route, states in held.items()}
+        self.injection = {route: (state, held[route][state]) for route, state in telling.items()}
+        for route, states in held.items():
+            self.metrics.set_usage_injection(route, states)
 
     def _ended(self, link: RelayLink, record: Record) -> None:
         for complete in self._traffic.ended(link, record):
             self._count(complete)
 
     def _left(self, link: RelayLink) -> None:
-        self._traffic.gone(link)
+        for record in self._traffic.gone(link, monotonic()):
+            self._count(record)
         self._lost.pop(link, None)
 
     def _count(self, record: Record) -> None:

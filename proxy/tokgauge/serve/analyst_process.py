@@ -28,6 +28,8 @@ def main() -> None:
         logger.error("the analyst cannot start", exc_info=error)
         sys.exit(STARTUP_FAILURE)
     server.run([socket.socket(fileno=descriptor) for descriptor in plan["pages"]])
+    if not server.started:
+        sys.exit(STARTUP_FAILURE)
 
 
 if __name__ == "__main__":

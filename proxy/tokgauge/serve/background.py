@@ -14,7 +14,7 @@ from tokgauge.serve.analyst import Analyst
 from tokgauge.serve.analyst_server import AnalystServer
 from tokgauge.serve.relay_app import RelayApp
 from tokgauge.serve.relay_server import RelayServer
-from tokgauge.serve.sockets import AnalystSockets, bind, in_url
+from tokgauge.serve.sockets import AnalystSockets, bind, in_url, path_of
 from tokgauge.serve.start import relay_settings
 from tokgauge.settings import Settings
 
@@ -35,8 +35,8 @@ class BackgroundProxy:
         self.url = f"http://{in_url(settings.host)}:{self.port}"
         for_relay = relay_settings(settings)
         self.relay = relay = RelayApp(
-            for_relay, name="relay-0", records=self._analyst.records_path,
-            pages=self._analyst.pages_path,
+            for_relay, name="relay-0", records=path_of(self._analyst.to_records),
+            pages=path_of(self._analyst.to_pages),
         )  # fmt: skip
         analyst = Analyst(settings, self._analyst.records.dup())
         self._servers: list[tuple[uvicorn.Server, threading.Thread]] = [
@@ -60,7 +60,7 @@ class BackgroundProxy:
         for server, thread in reversed(self._servers):
             server.should_exit = True
             thread.join()
-        self._analyst.remove()
+        self._analyst.close()
 
 
 def _threaded(

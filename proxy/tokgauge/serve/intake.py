@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import cast
 
 import msgspec
@@ -81,6 +82,8 @@ class Intake:
         message: Callable[[], Message],
     ) -> None:  # fmt: skip
         self.relays: set[RelayLink] = set()
+        self._empty = asyncio.Event()
+        self._empty.set()
         self._asked = 0
         self._record = record
         self._summed = summed
@@ -100,6 +103,11 @@ class Intake:
         if questions:
             await asyncio.wait(questions, timeout=patience)
 
+    async def all_left(self, patience: float) -> None:
+        """Wait until all relays have gone, and so have told all; `patience` seconds at most."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._empty.wait(), patience)
+
     def tell(self, message: Message) -> None:
         """Tell all relays what has become known of the engine."""
         frame = _encode(message)
@@ -110,11 +118,14 @@ class Intake:
 
     def came(self, relay: RelayLink) -> None:
         self.relays.add(relay)
+        self._empty.clear()
         self._came(relay)
         relay.tell(_encode(self._message()))
 
     def left(self, relay: RelayLink) -> None:
         self.relays.discard(relay)
+        if not self.relays:
+            self._empty.set()
         self._left(relay)
 
     def take(self, relay: RelayLink, frame: bytes) -> None:

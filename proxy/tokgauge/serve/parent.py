@@ -19,7 +19,7 @@ from typing import Any
 STARTUP_FAILURE = 3
 """Exit code of a process that cannot start, and would not the next time either."""
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 _LOOK = 0.5
 """Seconds between looks at what has died, were a signal to be missed."""
 _GRACE = 5.0
@@ -45,11 +45,15 @@ class Child:
     def start(self) -> None:
         self.start_again_at = None
         self.started_at = time.monotonic()
-        self.process = subprocess.Popen(  # noqa: S603 - our own modules
-            [sys.executable, "-m", self.module, *self.arguments],
-            pass_fds=self.fds,
-            process_group=0,  # what a terminal sends is for the parent alone
-        )
+        self.process = None
+        try:
+            self.process = subprocess.Popen(  # noqa: S603 - our own modules
+                [sys.executable, "-m", self.module, *self.arguments],
+                pass_fds=self.fds,
+                process_group=0,  # what a terminal sends is for the parent alone
+            )
+        except OSError as error:  # no memory or no process left: there may be later
+            say(f"the {self.name} could not be started: {error}")
 
     @property
     def alive(self) -> bool:
@@ -78,11 +82,12 @@ class Parent:
 
     def run(self) -> int:
         """Returns the exit code."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for child in (self.analyst, *self.relays):
             child.start()
         while self._goes_on():
-            received = signal.sigtimedwait(_SIGNALS, _LOOK)
+            received = signal.sigtimedwait(SIGNALS, _LOOK)
             if received is not None:
                 self._take(received.si_signo)
             self._look_after()
@@ -112,6 +117,8 @@ class Parent:
         until = self._draining_until
         if until is not None and now > until:
             for relay in self.relays:
+                if relay.alive:
+                    say(f"the {relay.name} did not end in time: killed")
                 relay.signal(signal.SIGKILL)
         for child in (self.analyst, *self.relays):
             if child.alive:
@@ -127,7 +134,7 @@ class Parent:
         if code == STARTUP_FAILURE and not steady and not child.failures:
             self.exit_code = STARTUP_FAILURE  # it has said why, and the next one would say it too
             if self._draining_until is None:
-                self._drain(signal.SIGTERM)
+                self._drain(signal.SIGINT)  # without waiting for load balancers
             return
         if self._draining_until is not None and child is not self.analyst:
             return
@@ -166,11 +173,7 @@ def main() -> None:
         drain=plan["drain"],
         fds=tuple(plan["close_when_draining"]),
     )
-    code = parent.run()
-    for path in plan["remove"]:
-        with contextlib.suppress(OSError):
-            os.rmdir(path) if os.path.isdir(path) else os.unlink(path)
-    sys.exit(code)
+    sys.exit(parent.run())
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 import threading
 from types import FrameType
 
@@ -44,6 +45,12 @@ def ignore_hangups() -> None:
     signal.signal(signal.SIGHUP, note)
 
 
+def leave_quietly() -> None:
+    """SIGTERM and SIGINT end the process in order as long as nothing better is set up for them."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(0))
+
+
 def spare_the_collector() -> None:
     """Keep what has been loaded out of garbage collections from here on.
 
@@ -56,9 +63,10 @@ def spare_the_collector() -> None:
 def begin_as_child(alive: int, level: str) -> None:
     """In a child of the parent process: take over signals, and drain when the parent is gone.
 
-    alive: a pipe whose other end the parent holds.
+    alive: a pipe that ends when the last one who holds its other end is gone.
     """
     ignore_hangups()
+    leave_quietly()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the parent waits for signals by their mask
     set_up_logging(level)
 

@@ -17,6 +17,7 @@ from tokgauge.serve.process import (
 )
 from tokgauge.serve.relay_app import RelayApp, RelaySettings
 from tokgauge.serve.relay_server import RelayServer
+from tokgauge.serve.sockets import path_of
 
 logger = logging.getLogger("tokgauge")
 
@@ -29,13 +30,18 @@ def main() -> None:
     )
     begin_as_child(plan["alive"], settings.log_level)
     try:
-        app = RelayApp(settings, name=plan["name"], records=plan["records"], pages=plan["pages"])
+        app = RelayApp(
+            settings, name=plan["name"], records=path_of(plan["to_records"]),
+            pages=path_of(plan["to_pages"]),
+        )  # fmt: skip
         server = RelayServer(app, settings)
     except Exception as error:
         logger.error("the relay cannot start: %s", error, exc_info=not isinstance(error, OSError))
         sys.exit(STARTUP_FAILURE)
     spare_the_collector()
     server.run([socket.socket(fileno=plan["socket"])])
+    if not server.started:
+        sys.exit(STARTUP_FAILURE)
 
 
 if __name__ == "__main__":

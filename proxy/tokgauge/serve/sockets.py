@@ -37,41 +37,41 @@ def in_url(host: str) -> str:
 
 @dataclass(frozen=True)
 class AnalystSockets:
-    """The analyst's two Unix sockets, in a directory that only this user can enter.
+    """The analyst's two Unix sockets, and for each of them a descriptor that leads to it.
 
     They are made before any analyst, and outlive it: what relays send while it is started again
-    waits in them.
+    waits in them. Only who has been given the descriptor can connect: the names in the file system
+    are gone at once, so nothing is left behind, in whatever way the proxy ends.
     """
 
-    directory: Path
     records: socket.socket
     pages: socket.socket
+    to_records: int
+    to_pages: int
 
     @classmethod
     def make(cls) -> AnalystSockets:
-        """Listen in a fresh directory. Raises OSError."""
-        directory = Path(tempfile.mkdtemp(prefix="tokgauge-"))
-        return cls(directory, _listen(directory / "records"), _listen(directory / "pages"))
+        """Listen. Raises OSError."""
+        with tempfile.TemporaryDirectory(prefix="tokgauge-") as directory:
+            records, to_records = _listen(Path(directory, "records"))
+            pages, to_pages = _listen(Path(directory, "pages"))
+        return cls(records, pages, to_records, to_pages)
 
-    @property
-    def records_path(self) -> str:
-        return str(self.directory / "records")
-
-    @property
-    def pages_path(self) -> str:
-        return str(self.directory / "pages")
-
-    def remove(self) -> None:
-        """Close them and remove the directory."""
+    def close(self) -> None:
+        """Nobody can connect any longer."""
         for sock in (self.records, self.pages):
             sock.close()
-        for path in (self.records_path, self.pages_path):
-            os.unlink(path)
-        self.directory.rmdir()
+        for descriptor in (self.to_records, self.to_pages):
+            os.close(descriptor)
 
 
-def _listen(path: Path) -> socket.socket:
+def path_of(descriptor: int) -> str:
+    """A path that leads where this descriptor of the own process leads."""
+    return f"/proc/self/fd/{descriptor}"
+
+
+def _listen(path: Path) -> tuple[socket.socket, int]:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.bind(str(path))
-    sock.listen(128)
-    return sock
+    sock.listen(_BACKLOG)
+    return sock, os.open(path, os.O_PATH)

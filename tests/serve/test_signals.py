@@ -1,12 +1,12 @@
-"""Signals at any moment, and processes that are killed or stopped, for one worker and more."""
+"""Signals at any moment, and processes that are killed or stopped, for one relay and more."""
 
-import contextlib
 import os
 import signal
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -15,7 +15,7 @@ from tests.support.chat import CHAT
 from tests.support.client import JSON, RawClient, Response, fetch, request
 from tests.support.engine import DONE, EVENT_STREAM, LAST_CHUNK, Conversation, ScriptedEngine
 from tests.support.metrics import wait_until
-from tests.support.process import Process, serving, status
+from tests.support.process import serving, status
 
 pytestmark = pytest.mark.timeout(240)  # starting processes takes long on a busy machine
 
@@ -72,26 +72,16 @@ def refuses(port: int) -> bool:
     return False
 
 
-def serving_processes(proxy: Process) -> list[psutil.Process]:
-    """The workers, or the process itself when it serves alone."""
-    found = []
-    for child in proxy.children():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if "resource_tracker" not in str(child.cmdline()):
-                found.append(child)
-    return found or [psutil.Process(proxy.popen.pid)]
-
-
 @WORKERS
 def test_sighup_cuts_nothing(held: Held, workers: int) -> None:
     with serving(held.engine.url, "--workers", str(workers)) as proxy:
         client, response = begin(proxy.port)
         for _ in range(2):  # a closed terminal tells all of its processes
-            for member in [psutil.Process(proxy.popen.pid), *serving_processes(proxy)]:
+            for member in [psutil.Process(proxy.popen.pid), *proxy.children()]:
                 member.send_signal(signal.SIGHUP)
         wait_until(lambda: "SIGHUP is ignored" in proxy.text, 10, "it says so")
         assert proxy.ready()
-        assert len(serving_processes(proxy)) == workers
+        assert len(proxy.relays()) == workers
         assert status(proxy.port, "/v1/models") == 200
         finish(held, client, response)
         proxy.signal(signal.SIGTERM)
@@ -99,23 +89,28 @@ def test_sighup_cuts_nothing(held: Held, workers: int) -> None:
     assert "Traceback" not in proxy.text
 
 
-def test_workers_drain_when_their_parent_is_killed(held: Held) -> None:
-    with serving(held.engine.url, "--workers", "2", "--drain-delay", "0.2") as proxy:
-        workers = serving_processes(proxy)
+@WORKERS
+def test_relays_drain_when_their_parent_is_killed(held: Held, workers: int, tmp_path: Path) -> None:
+    log = tmp_path / "requests.jsonl"
+    options = ["--workers", str(workers), "--drain-delay", "0.2", "--request-log", str(log)]
+    with serving(held.engine.url, *options) as proxy:
+        family = proxy.children()
+        assert len(family) == workers + 1
         client, response = begin(proxy.port)
         proxy.signal(signal.SIGKILL)
         proxy.popen.wait(10)
         wait_until(lambda: refuses(proxy.port), 20, "new connections are refused")
         finish(held, client, response)
-        _, alive = psutil.wait_procs(workers, 20)
+        _, alive = psutil.wait_procs(family, 20)
         assert not alive
     assert "the parent process is gone" in proxy.text
+    assert '"outcome":"ok"' in log.read_text(), "the analyst goes after the last relay"
 
 
-def test_a_stopped_worker_does_not_hold_up_the_end(held: Held) -> None:
+def test_a_stopped_relay_does_not_hold_up_the_end(held: Held) -> None:
     options = ["--workers", "2", "--drain-delay", "0", "--drain-timeout", "1"]
     with serving(held.engine.url, *options) as proxy:
-        stopped = serving_processes(proxy)[0]
+        stopped = proxy.relays()[0]
         stopped.send_signal(signal.SIGSTOP)
         proxy.signal(signal.SIGTERM)
         assert proxy.ended(30) == 0
@@ -175,13 +170,14 @@ def test_ctrl_c_twice_at_the_parent_does_not_wait_for_streams(held: Held) -> Non
     assert "Traceback" not in proxy.text
 
 
-def test_a_worker_that_ends_is_replaced_and_others_go_on(held: Held) -> None:
+def test_a_relay_that_ends_is_replaced_and_others_go_on(held: Held) -> None:
     with serving(held.engine.url, "--workers", "2") as proxy:
-        first = serving_processes(proxy)
+        first = proxy.relays()
         for number in (signal.SIGTERM, signal.SIGKILL):
-            victim = serving_processes(proxy)[0]
+            victim = proxy.relays()[0]
             os.kill(victim.pid, number)
             wait_until(lambda gone=victim: not gone.is_running(), 20, "it ended")
-            wait_until(lambda: len(serving_processes(proxy)) == 2, 30, "another one came")
             assert fetch(proxy.port, "GET", "/v1/models").status == 200
-        assert {one.pid for one in first} != {one.pid for one in serving_processes(proxy)}
+            wait_until(lambda: len(proxy.relays()) == 2, 30, "another one came")
+            assert fetch(proxy.port, "GET", "/v1/models").status == 200
+        assert {one.pid for one in first} != {one.pid for one in proxy.relays()}

@@ -20,7 +20,7 @@ from tokgauge.engine.facts import EngineFacts
 from tokgauge.export.published import Published
 from tokgauge.measure.timeline import Exchange
 from tokgauge.relay.upstream import Upstream
-from tokgauge.serve.server import BackgroundProxy
+from tokgauge.serve.background import BackgroundProxy
 from tokgauge.settings import Settings
 from tokgauge.simulator.checkpoint import write_awq, write_bf16
 from tokgauge.simulator.demo_scenes import demo_scenes

@@ -10,7 +10,7 @@ import pytest
 
 sdk = pytest.importorskip("opentelemetry.sdk.metrics", reason="the extra otel is not installed")
 
-from tokgauge.serve.server import BackgroundProxy  # noqa: E402
+from tokgauge.serve.background import BackgroundProxy  # noqa: E402
 from tokgauge.settings import Settings  # noqa: E402
 from tokgauge.simulator.server import running_engine  # noqa: E402
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from tokgauge.serve.server import BackgroundProxy
+from tokgauge.serve.background import BackgroundProxy
 from tokgauge.settings import Settings
 
 from tests.support.metrics import scrape

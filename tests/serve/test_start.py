@@ -33,7 +33,7 @@ def failed(*options: str, workers: str, port: int = 0, **variables: str) -> str:
         port = port or probe.getsockname()[1]
     options = ("--port", str(port), "--no-nvml", "--workers", workers, *options)
     ended = run("serve", *options, **variables)
-    assert ended.returncode not in (0, None)
+    assert ended.returncode == 3
     assert "Traceback" not in ended.stderr
     return ended.stderr
 
@@ -66,24 +66,30 @@ def test_a_request_log_on_a_closed_standard_output(engine: ScriptedEngine, worke
         ["sh", "-c", 'exec "$@" >&-', "sh", *command],
         stderr=subprocess.PIPE, text=True, timeout=60, env=environment(),
     )  # fmt: skip
-    assert ended.returncode not in (0, None)
+    assert ended.returncode == 3
     assert "standard output is closed" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
 @WORKERS
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("tokgauge.serve.relay_app", "Relay"),
+        ("tokgauge.serve.relay_app", "AsyncExitStack"),
+        ("tokgauge.serve.analyst", "Monitor"),
+        ("tokgauge.serve.analyst", "EnginePoll"),
+    ],
+)
 def test_a_bug_at_the_start_ends_it_with_its_reason(
-    engine: ScriptedEngine, workers: str, tmp_path: Path
+    engine: ScriptedEngine, workers: str, tmp_path: Path, module: str, name: str
 ) -> None:
-    """A failure that nobody thought of, in the application's making or in its start."""
-    name = "Judge" if workers == "2" else "Relay"
-    (tmp_path / "sitecustomize.py").write_text(
-        _BREAK.format(module="tokgauge.serve.app", name=name)
-    )
+    """A failure that nobody thought of, in the making of a relay or the analyst or in its start."""
+    (tmp_path / "sitecustomize.py").write_text(_BREAK.format(module=module, name=name))
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     options = ["--upstream", engine.url, "--port", "0", "--no-nvml", "--workers", workers]
     ended = run("serve", *options, PYTHONPATH=path)
-    assert ended.returncode not in (0, None)
+    assert ended.returncode == 3
     assert "a fault of our own" in ended.stderr
 
 

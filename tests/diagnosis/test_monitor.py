@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
-import gc
 import re
 import socket
 import threading
@@ -15,11 +13,6 @@ from typing import Any
 
 import httpx2
 import pytest
-from tokgauge.diagnosis.judge import Judge
-from tokgauge.engine.facts import EngineFacts
-from tokgauge.export.published import Published
-from tokgauge.measure.timeline import Exchange
-from tokgauge.relay.upstream import Upstream
 from tokgauge.serve.background import BackgroundProxy
 from tokgauge.settings import Settings
 from tokgauge.simulator.checkpoint import write_awq, write_bf16
@@ -304,48 +297,13 @@ def test_an_engine_that_comes_up_under_continuous_load_is_recognised() -> None:
     assert page.total("requests_total", model=MODEL, outcome="ok")
 
 
-def test_a_worker_that_does_not_judge_keeps_no_ended_exchanges(tmp_path: Path) -> None:
-    settings = Settings(upstream="http://127.0.0.1:9", nvml=False, workers=2, **FAST)
-    facts = EngineFacts(())
-    failures: list[tuple[str, Exception]] = []
-    judge = Judge(
-        settings, facts, set(), Published(()), lambda *failed: failures.append(failed), tmp_path
-    )
-    ended = [
-        Exchange(
-            exchange_id="of this test", method="POST", route="completions", opened_at=0.0,
-            gap_bounds=(1.0,), observed_body_bytes=0,
-        )
-        for _ in range(50)
-    ]  # fmt: skip
-
-    async def run() -> None:
-        upstream = Upstream(settings, facts)
-        await judge.look(upstream)
-        while ended:
-            exchange = ended.pop()
-            judge.ended(exchange, exchange.end(1.0, "ok", None))
-        del exchange
-        await judge.look(upstream)
-        judge.close()
-        await upstream.transport.aclose()
-
-    with (tmp_path / "judge.lock").open("wb") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        asyncio.run(run())
-    gc.collect()
-    assert not failures
-    left = [item for item in gc.get_objects() if isinstance(item, Exchange)]
-    assert not [exchange for exchange in left if exchange.id == "of this test"]
-
-
 @pytest.mark.parametrize(
     ("where", "broken"),
     [
-        ("judge", "tokgauge.diagnosis.judge.diagnose"),
-        ("gpu", "tokgauge.diagnosis.judge.NvmlReader.read"),
-        ("live", "tokgauge.diagnosis.live.LiveMeter._tick"),
-        ("poll", "tokgauge.relay.upstream.read_models"),
+        ("judge", "tokgauge.diagnosis.monitor.diagnose"),
+        ("gpu", "tokgauge.diagnosis.monitor.NvmlReader.read"),
+        ("live", "tokgauge.diagnosis.live.LiveMeter.look"),
+        ("poll", "tokgauge.engine.poll.read_models"),
     ],
 )
 def test_failures_beside_the_requests_are_counted_and_pass(

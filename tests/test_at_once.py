@@ -556,7 +556,7 @@ def test_a_bug_in_measuring_changes_no_byte(
         client.request("POST", CHAT, [JSON], body_of(asked=asked))
         rig.engine.wait_requests(4)
     rig.engine.requests[-1].wait_closed()
-    assert (scrape(rig.port).total("observer_errors_total") or 0) > 0
+    assert (scrape(rig.port).total("measurement_errors_total") or 0) > 0
     wait_until(lambda: in_flight(rig.port) == 0)
 
 

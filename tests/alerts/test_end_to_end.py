@@ -107,7 +107,8 @@ def knows_the_model(url: str) -> bool:
 def efficiency_above(prometheus: Prometheus, limit: float) -> bool:
     return bool(
         prometheus.query(
-            f"min_over_time(instance_model:tokgauge_efficiency_ratio:judged[4s]) > {limit}"
+            "min_over_time(instance_model:tokgauge_memory_bandwidth_utilization_ratio:judged[4s])"
+            f" > {limit}"
             " and on (model) instance_model:tokgauge_judged:ratio_avg5m == 1"
         )
     )

@@ -105,7 +105,7 @@ def test_the_list_of_models(page: str) -> None:
                 return bool(scrape(proxy.port).total("requests_total", model="qwen"))
 
             wait_until(named, 10, "the names that came later are known")
-            assert scrape(proxy.port).total("observer_errors_total") is None
+            assert scrape(proxy.port).total("measurement_errors_total") is None
 
 
 @pytest.mark.parametrize("page", METRICS)
@@ -121,4 +121,4 @@ def test_the_page_of_metrics(page: str) -> None:
             engine.on("/metrics", send(answer(GOOD_METRICS, content_type="text/plain")))
             before = len(engine.requests)
             engine.wait_requests(before + 3, timeout=20)
-            assert scrape(proxy.port).total("observer_errors_total") is None
+            assert scrape(proxy.port).total("measurement_errors_total") is None

@@ -56,10 +56,10 @@ FAMILIES = {
     "time_per_output_token_seconds",
     "silent_wait_seconds",
     "decode_tokens_per_second",
-    "overhead_seconds",
+    "proxy_overhead_seconds",
     "output_tokens_per_second",
     "streams_stalled",
-    "observer_errors",
+    "measurement_errors",
     "upstream_up",
     "build_info",
 }
@@ -137,7 +137,11 @@ def test_case_35_all_names_without_traffic_and_no_false_zeros(
     idle = rig.scrape()
     assert set() == FAMILIES - idle.names
     # A sample of 0 would claim knowledge that nobody has.
-    for name in ("output_tokens_per_second", "efficiency_ratio", "completion_tokens_total"):
+    for name in (
+        "output_tokens_per_second",
+        "memory_bandwidth_utilization_ratio",
+        "completion_tokens_total",
+    ):
         assert idle.total(name) in (None, 0 if name.endswith("_total") else None), name
     for name in ("time_to_first_token_seconds", "decode_tokens_per_second"):
         assert not idle.count(name)

@@ -99,7 +99,11 @@ def test_without_inputs_there_is_no_ratio(nvml: SimulatedNvml) -> None:
     with running_engine() as url, BackgroundProxy(Settings(upstream=url, **FAST)) as proxy:
         page = after_traffic(proxy, proxy.url)
         live = httpx2.get(f"{proxy.url}/tokgauge/live").json()["verdict"]
-    for name in ("ceiling_tokens_per_second", "efficiency_ratio", "request_ceiling_ratio_count"):
+    for name in (
+        "ceiling_tokens_per_second",
+        "memory_bandwidth_utilization_ratio",
+        "request_ceiling_ratio_count",
+    ):
         assert page.total(name) is None, name
     assert page.total("verdict", level="not_judged") == 1
     assert live["level"] == "not_judged"
@@ -124,7 +128,7 @@ def test_answers_in_one_piece_are_judged_too() -> None:
         time.sleep(0.5)
         page = scrape(proxy.port)
         live = httpx2.get(f"{proxy.url}/tokgauge/live").json()["verdict"]
-    assert page.total("efficiency_ratio") == pytest.approx(0.747, rel=0.1)
+    assert page.total("memory_bandwidth_utilization_ratio") == pytest.approx(0.747, rel=0.1)
     assert live["level"] == "healthy"
 
 
@@ -193,7 +197,7 @@ def test_the_share_of_a_stream_alone_is_told_with_its_reason() -> None:
     found = re.search(r"a stream gets (\d+) % of the ceiling of one that is alone, because", told)
     assert found, told
     assert int(found[1]) / 100 == pytest.approx(mean, abs=0.02)
-    assert mean < 0.7 < (page.total("efficiency_ratio") or 0)
+    assert mean < 0.7 < (page.total("memory_bandwidth_utilization_ratio") or 0)
 
 
 def test_an_idle_hour_is_not_judged() -> None:
@@ -201,7 +205,7 @@ def test_an_idle_hour_is_not_judged() -> None:
     with BackgroundProxy(settings) as proxy:
         time.sleep(1.0)
         page = scrape(proxy.port)
-    assert page.total("efficiency_ratio") is None
+    assert page.total("memory_bandwidth_utilization_ratio") is None
     assert page.total("achieved_bandwidth_bytes_per_second") is None
 
 
@@ -211,7 +215,7 @@ def test_one_token_a_minute_is_not_judged() -> None:
         BackgroundProxy(Settings(upstream=url, nvml=False, **INPUTS, **FAST)) as proxy,
     ):
         page = after_traffic(proxy, proxy.url, streams=1, tokens=1)
-    assert page.total("efficiency_ratio") is None
+    assert page.total("memory_bandwidth_utilization_ratio") is None
     assert page.total("verdict", level="not_judged") == 1
 
 
@@ -229,7 +233,7 @@ def test_only_prefills_are_not_judged() -> None:
             )
         time.sleep(0.5)
         page = scrape(proxy.port)
-    assert page.total("efficiency_ratio") is None
+    assert page.total("memory_bandwidth_utilization_ratio") is None
 
 
 def test_clients_that_bypass_the_proxy_do_not_make_it_look_fast() -> None:
@@ -240,7 +244,7 @@ def test_clients_that_bypass_the_proxy_do_not_make_it_look_fast() -> None:
     ):
         ask(proxy.url, 1, 30)
         page = after_traffic(proxy, url, streams=3, tokens=150)
-    ratio = page.total("efficiency_ratio")
+    ratio = page.total("memory_bandwidth_utilization_ratio")
     assert ratio is None or ratio < 0.8
 
 
@@ -297,6 +301,10 @@ def test_an_engine_that_comes_up_under_continuous_load_is_recognised() -> None:
     assert page.total("requests_total", model=MODEL, outcome="ok")
 
 
+def counted_in(proxy: BackgroundProxy, where: str) -> float | None:
+    return scrape(proxy.port).total("measurement_errors_total", where=where)
+
+
 @pytest.mark.parametrize(
     ("where", "broken"),
     [
@@ -317,18 +325,20 @@ def test_failures_beside_the_requests_are_counted_and_pass(
         with monkeypatch.context() as patch:
             patch.setattr(broken, fail)
             wait_until(
-                lambda: (scrape(proxy.port).total("observer_errors_total", where=where) or 0) >= 2,
+                lambda: (counted_in(proxy, where) or 0) >= 2,
                 10, f"failures in {where}",
             )  # fmt: skip
             ask(proxy.url, 1, 5)
             page = scrape(proxy.port)
             assert page.outcomes == {"ok": 1}
-            assert {labels["where"] for labels in page.labels("observer_errors_total")} == {where}
+            assert {labels["where"] for labels in page.labels("measurement_errors_total")} == {
+                where
+            }
         published(proxy, "gpu_utilization_ratio", gpu="0")
         published(proxy, "verdict", level="not_judged")
-        counted = published(proxy, "observer_errors_total")
+        counted = published(proxy, "measurement_errors_total")
         time.sleep(1.5)
-        assert scrape(proxy.port).total("observer_errors_total") == counted, "it has passed"
+        assert scrape(proxy.port).total("measurement_errors_total") == counted, "it has passed"
     logged = [record for record in caplog.records if record.exc_info]
     assert logged
     # A proxy that other tests share may run beside this one, in its own thread.

@@ -97,7 +97,9 @@ def measure(proxy: BackgroundProxy, streams: int, tokens: int, seconds: float) -
             ]
             await asyncio.sleep(seconds - 0.3)
             page = await asyncio.to_thread(scrape, proxy.port)
-            found["efficiency"] = page.total("efficiency_ratio", model=MODEL, basis="streamed")
+            found["efficiency"] = page.total(
+                "memory_bandwidth_utilization_ratio", model=MODEL, basis="streamed"
+            )
             found["verdict"] = (await client.get("/tokgauge/live")).json()
             await asyncio.gather(*running)
 

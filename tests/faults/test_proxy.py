@@ -89,7 +89,7 @@ def test_measuring_fails(
         assert seen.response is not None
         assert (seen.status, seen.manner, seen.response.body) == (200, "whole", right_body(kind))
         assert works(lambda: client)
-    assert (rig.scrape().total("observer_errors_total") or 0) > 0
+    assert (rig.scrape().total("measurement_errors_total") or 0) > 0
     monkeypatch.undo()
     nothing_left(rig)
 

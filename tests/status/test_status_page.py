@@ -181,12 +181,12 @@ def test_browsers_are_told_to_be_careful(page: str) -> None:
 def test_json_has_every_published_metric_and_no_number_that_is_none() -> None:
     published = Published(PUBLISHED)
     assert published.samples() is None
-    name = "tokgauge_efficiency_ratio"
+    name = "tokgauge_memory_bandwidth_utilization_ratio"
     samples = [(("qwen", "streamed"), 0.75), (("qwen", "checkpoint"), float("nan"))]
     published.publish(Figures(at=time.monotonic(), samples={name: samples}))
     found = published.samples()
     assert found is not None
-    assert found["efficiency_ratio"] == [
+    assert found["memory_bandwidth_utilization_ratio"] == [
         {"labels": {"model": "qwen", "basis": "streamed"}, "value": 0.75}
     ]
     assert set(found) == {family.name.removeprefix("tokgauge_") for family in PUBLISHED}

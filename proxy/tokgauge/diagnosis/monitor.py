@@ -384,14 +384,14 @@ class Monitor:
         if isinstance(judged, Efficiency):
             labels = (model, judged.basis)
             if judged.ratio is not None:
-                samples["tokgauge_efficiency_ratio"] = [(labels, judged.ratio)]
+                samples["tokgauge_memory_bandwidth_utilization_ratio"] = [(labels, judged.ratio)]
             samples["tokgauge_achieved_bandwidth_bytes_per_second"] = [(labels, judged.achieved)]
             theirs = self._estimated_bytes(rates, window)
             if theirs is not None:
                 samples["tokgauge_engine_estimated_bandwidth_bytes_per_second"] = [
                     ((model,), theirs)
                 ]
-                samples["tokgauge_bandwidth_disagreement_ratio"] = [
+                samples["tokgauge_engine_to_computed_bandwidth_ratio"] = [
                     ((model,), theirs / judged.achieved)
                 ]
         if self.verdict is not None:

@@ -48,7 +48,7 @@ PUBLISHED = (
         ("model", "basis"),
     ),
     Family(
-        "tokgauge_efficiency_ratio",
+        "tokgauge_memory_bandwidth_utilization_ratio",
         "Achieved bandwidth / bandwidth of the GPUs that serve a step (model bandwidth "
         "utilisation), over the last rate_window seconds, while decoding. Not clamped: above 1 the "
         "inputs are wrong or a step yields more than is known. Absent when it cannot be judged.",
@@ -67,7 +67,7 @@ PUBLISHED = (
         ("model",),
     ),
     Family(
-        "tokgauge_bandwidth_disagreement_ratio",
+        "tokgauge_engine_to_computed_bandwidth_ratio",
         "engine_estimated_bandwidth_bytes_per_second / achieved_bandwidth_bytes_per_second: "
         "1 when vLLM and tokgauge count the same bytes.",
         ("model",),
@@ -278,7 +278,7 @@ class Metrics:
             buckets=RATIO_BUCKETS,
         )  # fmt: skip
         self.overhead = histogram(
-            "overhead_seconds",
+            "proxy_overhead_seconds",
             "Time of one exchange spent inside the proxy: request fully received -> handed to the "
             "engine's connection, plus, for each chunk, arrival -> handed to the client's "
             "connection; waiting for a slow client does not count.",
@@ -313,8 +313,8 @@ class Metrics:
             "Requests sent once more: a reused connection had died before any response byte, or "
             "a request with the wish for usage had not the response that it should have.",
         )
-        self.observer_errors = counter(
-            "observer_errors_total",
+        self.measurement_errors = counter(
+            "measurement_errors_total",
             "Failures of the measuring side, by place; the traffic was not affected.",
             "where",
         )
@@ -324,7 +324,7 @@ class Metrics:
             "running ones that are missing in these figures. The traffic was not affected.",
         )
         self.unread = counter(
-            "unread_answers_total",
+            "unparsed_responses_total",
             "Answers that could not be read completely for measuring: encoding (unknown or "
             "damaged), size (body too large), event_size (an event too large), json (invalid), "
             "usage (a count that the stream contradicts: tokens came after it, or more token "

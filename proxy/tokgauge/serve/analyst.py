@@ -135,7 +135,7 @@ class Analyst:
             model = self._facts.label(gained.requested, gained.answered)
             self.metrics.add_gaps(model, gained.gaps, gained.total)
         for where, count in summary.failures.items():
-            self.metrics.observer_errors.labels(where).inc(count)
+            self.metrics.measurement_errors.labels(where).inc(count)
         lost = summary.lost - self._lost.get(link, 0)
         self._lost[link] = summary.lost
         self.metrics.records_lost.inc(lost)
@@ -226,4 +226,4 @@ class Analyst:
                 "measuring failed in %s; the traffic is not affected, and this is logged once",
                 where, exc_info=error,
             )  # fmt: skip
-        self.metrics.observer_errors.labels(where).inc()
+        self.metrics.measurement_errors.labels(where).inc()

@@ -1,4 +1,4 @@
-"""This proxy with an observer that observes nothing: the price of measuring is the difference."""
+"""This proxy with taps that measure nothing: the price of measuring is the difference."""
 
 from __future__ import annotations
 

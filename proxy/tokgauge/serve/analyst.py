@@ -119,12 +119,14 @@ class Analyst:
     # What relays tell
 
     async def refresh(self) -> None:
-        """Bring counters and gauges up to now: all that has ended, and what runs."""
-        await self._intake.refresh(_PATIENCE)
-        now = monotonic()
-        live = self._meter.look(self._traffic.running, now)
-        self.metrics.set_live(live, self._facts.up, self._settings.engine.upstream)
-        self._tell_news()
+        """Bring counters and gauges up to now: all that has ended, and what runs. Never raises."""
+        try:
+            await self._intake.refresh(_PATIENCE)
+            live = self._meter.look(self._traffic.running, monotonic())
+            self.metrics.set_live(live, self._facts.up, self._settings.engine.upstream)
+            self._tell_news()
+        except Exception as error:  # border: what else is known is still worth showing
+            self._failed("live", error)
 
     def _told(self, link: RelayLink) -> None:
         summary = link.summary

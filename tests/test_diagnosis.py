@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokgauge.diagnosis.diagnose import diagnose
 from tokgauge.diagnosis.evidence import Evidence
+from tokgauge.diagnosis.judgement import judge
 from tokgauge.diagnosis.verdict import (
     CAUSE_KINDS,
     LEVELS,
@@ -17,12 +18,20 @@ from tokgauge.diagnosis.verdict import (
     CauseKind,
     Level,
     NotJudgedReason,
+    Verdict,
 )
+from tokgauge.diagnosis.wording import in_words
+from tokgauge.diagnosis.work import NoEfficiency, WhyNoEfficiency
 from tokgauge.gpu.readings import THROTTLE_REASONS
 
 pytestmark = pytest.mark.socketless
 
 MIB = 1024**2
+
+
+def diagnose(evidence: Evidence) -> Verdict:
+    return in_words(judge(evidence))
+
 
 # One stream of a 7B model on an A6000, traffic enough, nothing else known.
 BUSY = Evidence(
@@ -745,6 +754,14 @@ _WORDS = {
     "steps_source": st.sampled_from([None, "engine", "streams"]),
     "contention": st.sampled_from(["none", "idle_neighbours", "active_neighbours", "unknown"]),
     "throttle_reasons": st.none() | st.frozensets(st.sampled_from([*THROTTLE_REASONS.values()])),
+    "no_efficiency": st.none()
+    | st.builds(
+        NoEfficiency,
+        why=st.sampled_from(get_args(WhyNoEfficiency)),
+        bandwidth=st.just("no GPU is seen"),
+        **dict.fromkeys(("steps", "busy_seconds", "tokens", "share"), st.floats(0, 100)),
+        needed=st.integers(1, 20),
+    ),
     "speculative": st.sampled_from([None, True, False]),
     "enough_traffic": st.sampled_from([None, True, False]),
 }

@@ -164,7 +164,7 @@ def test_what_is_unknown_is_said_with_what_to_set(fast: str) -> None:
     assert result.exit_code == 0, result.output
     assert "bandwidth: unknown (NVML shows no GPU here: name the card with --gpu)" in result.stdout
     assert "set --weights-bytes, or --params and --bits" in result.stdout
-    assert "* Not judged: bandwidth unknown" in result.stdout
+    assert "the bandwidth is not known: NVML shows no GPU here" in result.stdout
     assert "ceiling on" not in result.stdout
 
 

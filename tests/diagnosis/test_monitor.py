@@ -308,8 +308,8 @@ def counted_in(proxy: BackgroundProxy, where: str) -> float | None:
 @pytest.mark.parametrize(
     ("where", "broken"),
     [
-        ("judge", "tokgauge.diagnosis.monitor.diagnose"),
-        ("gpu", "tokgauge.diagnosis.monitor.NvmlReader.read"),
+        ("judge", "tokgauge.diagnosis.monitor.assess"),
+        ("gpu", "tokgauge.diagnosis.engine_gpus.NvmlReader.read"),
         ("live", "tokgauge.diagnosis.live.LiveMeter.look"),
         ("poll", "tokgauge.engine.poll.read_models"),
     ],

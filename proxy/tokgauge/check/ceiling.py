@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from tokgauge.check.engine import EngineSeen
 from tokgauge.check.finding import Finding, State
 from tokgauge.diagnosis import ceiling_inputs
+from tokgauge.diagnosis.assess import assess
+from tokgauge.diagnosis.inputs import Inputs
 from tokgauge.engine.facts import one_of
 from tokgauge.gpu.readings import GpuReading
-from tokgauge.model.ceiling import single_stream_ceiling
 from tokgauge.model.kv import KvCache
 from tokgauge.model.weights import Basis, WeightsFound
 from tokgauge.settings import Engine
@@ -71,19 +72,16 @@ def ceiling_findings(
         yield Finding(
             "ceiling", "KV cache", "warning", f"unknown: {kv.reason}; set {kv.what_to_set}"
         )
-    for basis in _BASES:
-        read = weights.bytes_per_step(1.0, basis) if isinstance(weights, WeightsFound) else None
-        if total is not None and read is not None:
-            # Of what a sequence keeps only a recurrent state is there without a context.
-            rate = single_stream_ceiling(total, read, kv if isinstance(kv, KvCache) else None)
-            yield Finding(
-                "ceiling",
-                f"ceiling, {basis}",
-                "ok",
-                f"{rate:.1f} tok/s for one stream with a short context",
-                f"{total / 1e9:.0f} GB/s / {read / 1e9:.2f} GB",
-                rate,
-            )
+    inputs = Inputs(bandwidth=bandwidth, model=found, tensor_parallel=engine.tensor_parallel_size)
+    for basis, limit in assess(inputs).ceilings.items():
+        yield Finding(
+            "ceiling",
+            f"ceiling, {basis}",
+            "ok",
+            f"{limit.tokens_per_second:.1f} tok/s for one stream with a short context",
+            f"{(total or 0) / 1e9:.0f} GB/s / {limit.bytes_per_step / 1e9:.2f} GB",
+            limit.tokens_per_second,
+        )
 
 
 def _weights_finding(weights: WeightsFound, basis: Basis) -> Finding:

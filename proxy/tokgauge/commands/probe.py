@@ -18,15 +18,17 @@ from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElaps
 from tokgauge.commands._cards import named_card
 from tokgauge.commands._output import new_table, print_json, terminal
 from tokgauge.commands._quantities import BANDWIDTH, BITS, BYTES, COUNT
-from tokgauge.diagnosis.verdict import Verdict
+from tokgauge.diagnosis.assess import Assessment, assess
+from tokgauge.diagnosis.inputs import Inputs
+from tokgauge.diagnosis.wording import in_words
 from tokgauge.model.kv import KvCache
-from tokgauge.model.weights import WeightsFound
-from tokgauge.probe.ceiling import Ceiling, Given, find_ceiling
+from tokgauge.model.weights import WeightsUnknown
 from tokgauge.probe.errors import ProbeError
 from tokgauge.probe.experiment import Experiment, run_experiment
 from tokgauge.probe.gpu import GpuWatch
+from tokgauge.probe.inputs import Given, find_inputs
 from tokgauge.probe.question import DEFAULT_PROMPT
-from tokgauge.probe.report import document, findings, judge, seconds
+from tokgauge.probe.report import context_counted, document, findings, seconds
 from tokgauge.probe.server import Answer, Server
 from tokgauge.probe.text import printable
 
@@ -136,20 +138,18 @@ def command(
     except ProbeError as error:
         _fail(error, as_json)
     seen = None if watch is None else watch.seen()
-    ceiling = find_ceiling(
+    inputs = find_inputs(
         given,
+        experiment.stream_seen,
         root=experiment.card.root,
-        gpus=None if seen is None else seen.gpus,
-        context=experiment.mean_context,
+        seen=seen,
         kv_cache_dtype=experiment.readings[0].kv_cache_dtype if experiment.readings else None,
-        decode_rate=experiment.decode_rate,
-        tokens_per_step=experiment.tokens_per_step,
     )
-    verdict = judge(experiment, ceiling, seen)
+    assessment = assess(inputs)
     if as_json:
-        print_json(document(experiment, ceiling, verdict))
+        print_json(document(experiment, inputs, assessment))
     else:
-        _print(terminal(), experiment, ceiling, verdict)
+        _print(terminal(), experiment, inputs, assessment)
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -238,7 +238,9 @@ class _Shown:
             self._task = None
 
 
-def _print(console: Console, experiment: Experiment, ceiling: Ceiling, verdict: Verdict) -> None:
+def _print(
+    console: Console, experiment: Experiment, inputs: Inputs, assessment: Assessment
+) -> None:
     runs = len(experiment.runs)
     console.print(f"{printable(experiment.card.id)} at {experiment.url}", soft_wrap=True)
     table = new_table(console, "")
@@ -249,10 +251,10 @@ def _print(console: Console, experiment: Experiment, ceiling: Ceiling, verdict: 
         table.add_row(name, *(_cell(value, show) for value in _both_ways(experiment, figure)))
     console.print(table)
     console.print()
-    for line in _ceiling_lines(ceiling):
+    for line in _ceiling_lines(inputs, assessment):
         console.print(line, soft_wrap=True)
     console.print()
-    for line in findings(experiment, verdict):
+    for line in findings(experiment, in_words(assessment.speed)):
         console.print(f"* {line}", soft_wrap=True)
     for note in (*_counting_notes(experiment), *experiment.notes):
         console.print(f"note: {note}", soft_wrap=True)
@@ -286,23 +288,27 @@ def _cell(value: float | None, show: Callable[[float], str]) -> str:
     return "-" if value is None else show(value)
 
 
-def _ceiling_lines(ceiling: Ceiling) -> Iterator[str]:
-    total = ceiling.bandwidth.bytes_per_second
-    for basis, limit in ceiling.limits.items():
-        reached = "unknown" if limit.share is None else f"{limit.share:.0%}"
+def _ceiling_lines(inputs: Inputs, assessment: Assessment) -> Iterator[str]:
+    bandwidth, efficiency = inputs.bandwidth, assessment.efficiency
+    total = bandwidth.bytes_per_second
+    shares = efficiency.by_basis if efficiency is not None else {}
+    for basis, limit in assessment.ceilings.items():
+        reached = f"{shares[basis]:.0%}" if basis in shares else "unknown"
         yield (
             f"ceiling on {basis} bytes: {(total or 0) / 1e9:.0f} GB/s / "
             f"{limit.bytes_per_step / 1e9:.2f} GB = {limit.tokens_per_second:.1f} tok/s; "
             f"reached: {reached}"
         )
     if total is None:
-        yield f"bandwidth: unknown ({ceiling.bandwidth.explanation})"
+        yield f"bandwidth: unknown ({bandwidth.explanation})"
     else:
-        yield f"bandwidth: {total / 1e9:.0f} GB/s ({ceiling.bandwidth.explanation})"
-    if ceiling.bandwidth.warning is not None:
-        yield f"bandwidth: {ceiling.bandwidth.warning}"
-    weights = ceiling.weights
-    if not isinstance(weights, WeightsFound):
+        yield f"bandwidth: {total / 1e9:.0f} GB/s ({bandwidth.explanation})"
+    if bandwidth.warning is not None:
+        yield f"bandwidth: {bandwidth.warning}"
+    if inputs.model is None:
+        return
+    weights = inputs.model.weights
+    if isinstance(weights, WeightsUnknown):
         yield (
             f"weights: unknown ({weights.reason}); set --weights-bytes, or --params and --bits "
             "for an estimate"
@@ -317,10 +323,11 @@ def _ceiling_lines(ceiling: Ceiling) -> Iterator[str]:
             f"weights: whole checkpoint, from {weights.checkpoint_source}; it counts more than is "
             "read, so the share reads higher than it is"
         )
-    if ceiling.kv_counted and isinstance(ceiling.kv, KvCache):
-        if ceiling.kv.state_bytes:
-            yield f"recurrent state: {ceiling.kv.state_bytes / 1e6:.1f} MB, counted"
-        yield f"KV cache: {ceiling.context:.0f} tokens of context on average, counted"
+    context = context_counted(inputs)
+    if context is not None:
+        if isinstance(inputs.model.kv, KvCache) and inputs.model.kv.state_bytes:
+            yield f"recurrent state: {inputs.model.kv.state_bytes / 1e6:.1f} MB, counted"
+        yield f"KV cache: {context:.0f} tokens of context on average, counted"
     else:
         yield "KV cache: not counted (unknown); with a short context it hardly matters"
 

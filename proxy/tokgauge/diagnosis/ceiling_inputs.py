@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
 from difflib import get_close_matches
+from typing import Any
 
+from tokgauge.diagnosis.inputs import ModelBytes
 from tokgauge.gpu.bandwidth import Bandwidth, engine_bandwidth
 from tokgauge.gpu.catalogue import find_cards, load_catalogue
 from tokgauge.gpu.contention import EngineOnGpu
 from tokgauge.gpu.readings import GpuReading
-from tokgauge.model.ceiling import ComputeRoof, ridge_batch
+from tokgauge.model.ceiling import ComputeRoof
 from tokgauge.model.draft import DraftUnknown, with_draft
-from tokgauge.model.kv import KvCache, KvUnknown
+from tokgauge.model.kv import KvCache
 from tokgauge.model.resolve import resolve_kv, resolve_weights
-from tokgauge.model.weights import WeightsFound, WeightsUnknown
+from tokgauge.model.weights import WeightsFound
 from tokgauge.settings import Engine
 
 _NAMED = 6
 """Cards that a message names at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelBytes:
-    """What a model's decode steps read."""
-
-    weights: WeightsFound | WeightsUnknown
-    kv: KvCache | KvUnknown
-    draft_unknown_because: str | None = "what drafting reads is not known: set speculative_config"
-    """Why a step of speculative decoding reads more than this; None where drafting is counted."""
 
 
 def model_bytes(engine: Engine, root: str | None, kv_cache_dtype: str | None) -> ModelBytes:
@@ -47,10 +39,17 @@ def model_bytes(engine: Engine, root: str | None, kv_cache_dtype: str | None) ->
         bytes_per_token=engine.kv_bytes_per_token,
         cache_dtype=engine.kv_cache_dtype or kv_cache_dtype,
     )
-    if engine.speculative_config is None or not isinstance(weights, WeightsFound):
+    if engine.speculative_config is None:
         return ModelBytes(weights, kv)
-    cache = kv if isinstance(kv, KvCache) else None
-    drafted = with_draft(weights, cache, json.loads(engine.speculative_config), where)
+    return drafting(ModelBytes(weights, kv), json.loads(engine.speculative_config), where)
+
+
+def drafting(model: ModelBytes, config: Mapping[str, Any], root: str | None) -> ModelBytes:
+    """The same with what drafting reads, by vLLM's speculative_config. Reads files."""
+    weights, kv = model.weights, model.kv
+    if not isinstance(weights, WeightsFound):
+        return model
+    drafted = with_draft(weights, kv if isinstance(kv, KvCache) else None, config, root)
     if isinstance(drafted, DraftUnknown):
         return ModelBytes(weights, kv, f"what drafting reads is not known: {drafted.reason}")
     return ModelBytes(drafted[0], drafted[1] or kv, None)
@@ -104,11 +103,8 @@ def gpu_problem(engine: Engine) -> str | None:
     return f"the setting gpu = {engine.gpu!r} is no card of the table{like}: correct it, {or_else}"
 
 
-def compute_ridge(
-    engine: Engine, total_bandwidth: float, weight_bytes: float, kv_bytes_per_sequence: float
-) -> float | None:
-    """Batch from which on computing limits instead of reading; None without the two settings."""
+def compute_roof(engine: Engine) -> ComputeRoof | None:
+    """What the GPUs compute at most; None without the two settings."""
     if engine.gpu_flops is None or engine.matmul_parameters is None:
         return None
-    roof = ComputeRoof(engine.gpu_flops * engine.tensor_parallel_size, engine.matmul_parameters)
-    return ridge_batch(total_bandwidth, weight_bytes, roof, kv_bytes_per_sequence)
+    return ComputeRoof(engine.gpu_flops * engine.tensor_parallel_size, engine.matmul_parameters)

@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
 
 from tokgauge.diagnosis.evidence import ALWAYS_BUSY, Evidence
-from tokgauge.diagnosis.wording import percent
 
 _BANDWIDTHS_DIFFER = 0.05
 _READ_BYTES_DIFFER = 0.15
 _MEASURED_DIFFERS = 0.15
 
+Source = Literal["other_bandwidth", "engine_read_bytes", "measured_bandwidth"]
+Direction = Literal["higher", "lower"]
 
-def disagreements(e: Evidence) -> Iterator[tuple[int, str]]:
-    """Cross-checks that differ: +1 when they make the efficiency higher than ours, else -1."""
+
+@dataclass(frozen=True, slots=True)
+class CrossCheck:
+    """A source that disagrees: by it, the efficiency is higher or lower than ours."""
+
+    source: Source
+    efficiency: Direction
+
+
+def disagreements(e: Evidence, direction: Direction | None = None) -> tuple[CrossCheck, ...]:
+    """Cross-checks that differ; with a direction only those that say so."""
+    return tuple(
+        found for found in _disagreeing(e) if direction is None or found.efficiency == direction
+    )
+
+
+def _disagreeing(e: Evidence) -> Iterator[CrossCheck]:
     if e.bandwidth_ratio is not None and _differs(e.bandwidth_ratio, _BANDWIDTHS_DIFFER):
-        off = e.bandwidth_ratio - 1
-        yield (
-            -1 if off > 0 else 1,
-            f"the other source of the bandwidth says {_off(off)} than the one in use",
-        )
+        yield CrossCheck("other_bandwidth", "lower" if e.bandwidth_ratio > 1 else "higher")
     if e.engine_read_ratio is not None and _differs(e.engine_read_ratio, _READ_BYTES_DIFFER):
-        off = e.engine_read_ratio - 1
-        yield (
-            1 if off > 0 else -1,
-            f"the engine's own estimate of the bytes read is {_off(off)} than ours",
-        )
+        yield CrossCheck("engine_read_bytes", "higher" if e.engine_read_ratio > 1 else "lower")
     if e.measured_ratio is None or e.efficiency is None:
         return
     off = e.measured_ratio - e.efficiency
@@ -36,17 +46,9 @@ def disagreements(e: Evidence) -> Iterator[tuple[int, str]]:
         else e.busy_ratio is not None and e.busy_ratio >= ALWAYS_BUSY
     )
     if believed and abs(off) > _MEASURED_DIFFERS:
-        yield (
-            1 if off > 0 else -1,
-            f"the card itself measures {percent(e.measured_ratio)} of its bandwidth in use,"
-            f" {percent(e.efficiency)} is what the tokens explain",
-        )
+        yield CrossCheck("measured_bandwidth", "higher" if off > 0 else "lower")
 
 
 def _differs(ratio: float, tolerance: float) -> bool:
     # Rounded, so that a difference of exactly the tolerance is not one because of binary fractions.
     return round(abs(ratio - 1), 9) > tolerance
-
-
-def _off(difference: float) -> str:
-    return f"{percent(abs(difference))} {'more' if difference > 0 else 'less'}"

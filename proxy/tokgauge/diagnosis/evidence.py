@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
+from tokgauge.diagnosis.work import NoEfficiency
 from tokgauge.gpu.contention import State
 
 ALWAYS_BUSY = 0.90
@@ -42,8 +43,8 @@ class Evidence:
 
     efficiency: float | None = None
     """Steps per second × bytes per step ÷ bandwidth, over the time with a sequence decoding."""
-    efficiency_unknown_because: str | None = None
-    """Why there is no efficiency: a plain clause."""
+    no_efficiency: NoEfficiency | None = None
+    """Why there is no efficiency."""
     basis: Literal["streamed", "checkpoint"] | None = None
     """What the bytes of the weights are: those that a step reads, or those of the whole file."""
     checkpoint_efficiency: float | None = None

@@ -1,4 +1,4 @@
-"""What a verdict says."""
+"""What a verdict says, in words."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RuledOut:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The judgement. `headline` is one plain sentence with the numbers.
+    """A judgement in words. `headline` is one plain sentence with the numbers.
 
     `causes` come most likely first; `ruled_out` are those that the evidence clears; `notes` is what
     else is worth knowing; `advice` what to do, most useful first. `reason` is set when `level` is

@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from tokgauge.diagnosis.inputs import RateUnknown, StreamSeen
 from tokgauge.engine import metrics_page as engine_metrics
 from tokgauge.engine.metrics_page import EngineReading
+from tokgauge.measure.timeline import MIN_ARRIVALS_FOR_RATE, MIN_TOKENS_FOR_RATE
 from tokgauge.model.served import ServedModel
 from tokgauge.probe.errors import ProbeError
 from tokgauge.probe.question import Question
@@ -108,6 +110,35 @@ class Experiment:
             return measured.prompt_tokens + measured.completion_tokens / 2
 
         return self.typical(tokens)
+
+    @property
+    def stream_seen(self) -> StreamSeen:
+        """The streams as a judgement takes them."""
+        last = self.runs[-1].streamed
+        tokens = last.measurement.completion_tokens
+        because, needed = self._no_rate()
+        return StreamSeen(
+            decode_rate=self.decode_rate,
+            no_rate_because=because,
+            needed=needed,
+            tokens=tokens,
+            tokens_per_step=self.tokens_per_step,
+            context_tokens=self.mean_context,
+            tokens_of_others=self.tokens_of_others,
+            kv_cache_usage=self.readings[1].kv_cache_usage if self.readings is not None else None,
+        )
+
+    def _no_rate(self) -> tuple[RateUnknown | None, int | None]:
+        """Why there is no decode rate, and what it takes."""
+        if self.decode_rate is not None:
+            return None, None
+        last = self.runs[-1].streamed
+        tokens = last.measurement.completion_tokens
+        if not last.streamed:
+            return "not_streamed", None
+        if tokens is not None and tokens < MIN_TOKENS_FOR_RATE:
+            return "few_tokens", MIN_TOKENS_FOR_RATE
+        return "few_arrivals", MIN_ARRIVALS_FOR_RATE
 
     @property
     def characters_per_second(self) -> float | None:

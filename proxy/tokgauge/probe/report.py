@@ -6,91 +6,22 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from tokgauge.diagnosis.diagnose import diagnose
-from tokgauge.diagnosis.evidence import Evidence
+from tokgauge.diagnosis.assess import Assessment
+from tokgauge.diagnosis.inputs import OTHERS_MATTER, Inputs, StreamSeen
 from tokgauge.diagnosis.verdict import Verdict
-from tokgauge.measure.timeline import MIN_ARRIVALS_FOR_RATE, MIN_TOKENS_FOR_RATE
-from tokgauge.model.ceiling import HEALTHY
+from tokgauge.diagnosis.wording import in_words
 from tokgauge.model.kv import KvCache, KvUnknown
 from tokgauge.model.weights import WeightsFound, WeightsUnknown
-from tokgauge.probe.ceiling import Ceiling
 from tokgauge.probe.experiment import Experiment, Run
-from tokgauge.probe.gpu import GpusSeen
 from tokgauge.probe.server import Answer
 
-__all__ = ["READING_SPEED", "document", "ending", "findings", "judge", "seconds"]
+__all__ = ["READING_SPEED", "context_counted", "document", "ending", "findings", "seconds"]
 
 READING_SPEED = 10.0
 """Characters per second that a person reads at most, about."""
 
 _RUNS_DIFFER = 1.2
 """Quotient of the speeds of the two answers from which on they differ."""
-
-_OTHERS_MATTER = 0.1
-"""Tokens for others, as a share of the own ones, above which the stream was not alone."""
-
-
-def judge(experiment: Experiment, ceiling: Ceiling, seen: GpusSeen | None) -> Verdict:
-    """The verdict on the decode rate. Nothing is judged by a figure that is not known.
-
-    seen: the GPUs of this machine, None when the server runs on another one.
-    """
-    if experiment.decode_rate is None:
-        return _not_judged(f"no decode rate: {_why_no_rate(experiment)}")
-    share = ceiling.share
-    if share is None:
-        return _not_judged("; ".join(_missing(ceiling)))
-    own = experiment.runs[-1].streamed.measurement.completion_tokens or 0
-    others = experiment.tokens_of_others
-    alone = others is not None and others <= _OTHERS_MATTER * own
-    if others is not None and not alone and share < HEALTHY:
-        return _not_judged(
-            f"{share:.0%} of the ceiling, but the server generated {others} tokens for others "
-            "meanwhile, and streams that share a step slow each other down: repeat it when idle"
-        )
-    per_step = experiment.tokens_per_step
-    if per_step is not None and per_step > 1 and ceiling.draft_unknown_because is not None:
-        return _not_judged(
-            f"{share:.0%} of the ceiling by the model's own bytes, but it decodes speculatively "
-            f"({per_step:.1f} tokens per step), and what drafting reads beside them is not known: "
-            f"{ceiling.draft_unknown_because}"
-        )
-    if experiment.tokens_per_step is None and share <= 1:
-        return _not_judged(
-            f"{share:.0%} of the ceiling if every token took a step of its own, but that is not "
-            "known: speculative decoding and merged events look alike from outside"
-        )
-    return diagnose(_evidence(experiment, ceiling, seen, alone=alone))
-
-
-def _not_judged(why: str) -> Verdict:
-    return Verdict("not_judged", f"Not judged: {why}.", reason="no_efficiency")
-
-
-def _evidence(
-    experiment: Experiment, ceiling: Ceiling, seen: GpusSeen | None, *, alone: bool
-) -> Evidence:
-    gpu = seen.last if seen is not None else None
-    after = experiment.readings[1] if experiment.readings is not None else None
-    neighbours = [one for found in seen.judged for one in found.neighbours] if seen else []
-    return Evidence(
-        efficiency=ceiling.share,
-        basis=ceiling.basis,
-        steps_source="streams",
-        tokens_per_second=experiment.decode_rate,
-        decoded_tokens=experiment.runs[-1].streamed.measurement.completion_tokens,
-        mean_batch=1.0 if alone else None,
-        busy_ratio=1.0 if alone else None,
-        contention=seen.contention if seen is not None else "unknown",
-        neighbours=len(neighbours) if gpu is not None else None,
-        gpu_utilization=gpu.utilization_ratio if gpu is not None else None,
-        memory_clock_mhz=gpu.memory_clock_mhz if gpu is not None else None,
-        max_memory_clock_mhz=gpu.max_memory_clock_mhz if gpu is not None else None,
-        throttle_reasons=gpu.throttle_reasons if gpu is not None else None,
-        power_watts=gpu.power_watts if gpu is not None else None,
-        kv_cache_usage=after.kv_cache_usage if after is not None else None,
-        tokens_per_step=experiment.tokens_per_step,
-    )
 
 
 def findings(experiment: Experiment, verdict: Verdict) -> Iterator[str]:
@@ -138,7 +69,7 @@ def _difference(experiment: Experiment) -> str | None:
     of_others = (experiment.tokens_of_others_before, experiment.tokens_of_others)
     own = [answer.measurement.completion_tokens or 0 for answer in ours]
     busy = any(
-        others is not None and others > _OTHERS_MATTER * mine
+        others is not None and others > OTHERS_MATTER * mine
         for others, mine in zip(of_others, own, strict=True)
     )
     if busy or experiment.requests_of_others:
@@ -182,8 +113,16 @@ def seconds(value: float) -> str:
     return f"{value:.1f} s" if value >= 1 else f"{value:.2f} s"
 
 
-def document(experiment: Experiment, ceiling: Ceiling, verdict: Verdict) -> dict[str, Any]:
+def context_counted(inputs: Inputs) -> float | None:
+    """Tokens of context whose KV cache is among the bytes of a step; None when it is not."""
+    if inputs.model is None or not isinstance(inputs.model.kv, KvCache):
+        return None
+    return inputs.seen.context_tokens if isinstance(inputs.seen, StreamSeen) else None
+
+
+def document(experiment: Experiment, inputs: Inputs, assessment: Assessment) -> dict[str, Any]:
     """Everything for `--json`; null is what is not known."""
+    verdict = in_words(assessment.speed)
     rates = [run.streamed.measurement.decode_tokens_per_second for run in experiment.runs]
     known = [rate for rate in rates if rate is not None]
     pace = experiment.characters_per_second
@@ -219,7 +158,7 @@ def document(experiment: Experiment, ceiling: Ceiling, verdict: Verdict) -> dict
                 for answer in (run.not_streamed, run.streamed)
             ),
         },
-        "ceiling": _ceiling(ceiling),
+        "ceiling": _ceiling(experiment, inputs, assessment),
         "verdict": asdict(verdict),
         "findings": list(findings(experiment, verdict)),
         "notes": list(experiment.notes),
@@ -230,24 +169,31 @@ def document(experiment: Experiment, ceiling: Ceiling, verdict: Verdict) -> dict
     }
 
 
-def _ceiling(ceiling: Ceiling) -> dict[str, Any]:
-    weights, kv = ceiling.weights, ceiling.kv
+def _ceiling(experiment: Experiment, inputs: Inputs, assessment: Assessment) -> dict[str, Any]:
+    weights = inputs.model.weights if inputs.model is not None else None
+    kv = inputs.model.kv if inputs.model is not None else None
     found = weights if isinstance(weights, WeightsFound) else None
+    efficiency = assessment.efficiency
+    shares = efficiency.by_basis if efficiency is not None else {}
+    basis = next(iter(assessment.ceilings), None)
     return {
-        "bandwidth_bytes_per_second": ceiling.bandwidth.bytes_per_second,
-        "bandwidth_source": ceiling.bandwidth.source,
-        "bandwidth_explanation": ceiling.bandwidth.explanation,
+        "bandwidth_bytes_per_second": inputs.bandwidth.bytes_per_second,
+        "bandwidth_source": inputs.bandwidth.source,
+        "bandwidth_explanation": inputs.bandwidth.explanation,
         "weights_source": {
             "streamed": None if found is None else found.streamed_source,
             "checkpoint": None if found is None else found.checkpoint_source,
         },
         "kv_bytes_per_token": kv.bytes_per_token if isinstance(kv, KvCache) else None,
-        "kv_counted": ceiling.kv_counted,
-        "context_tokens": ceiling.context,
-        "limits": {basis: asdict(limit) for basis, limit in ceiling.limits.items()},
-        "basis": ceiling.basis,
-        "share": ceiling.share,
-        "missing": list(_missing(ceiling)),
+        "kv_counted": context_counted(inputs) is not None,
+        "context_tokens": experiment.mean_context,
+        "limits": {
+            name: {**asdict(ceiling), "share": shares.get(name)}
+            for name, ceiling in assessment.ceilings.items()
+        },
+        "basis": basis,
+        "share": shares.get(basis) if basis is not None else None,
+        "missing": list(_missing(inputs)),
     }
 
 
@@ -282,33 +228,22 @@ def _endings(run: Run, max_tokens: int) -> str:
     return f"not streamed: {ends[0]}; streamed: {ends[1]}"
 
 
-def _missing(ceiling: Ceiling) -> Iterator[str]:
+def _missing(inputs: Inputs) -> Iterator[str]:
     """What is unknown, and what to set."""
-    if ceiling.bandwidth.bytes_per_second is None:
-        yield f"bandwidth unknown: {ceiling.bandwidth.explanation}"
-    if isinstance(ceiling.weights, WeightsUnknown):
+    if inputs.bandwidth.bytes_per_second is None:
+        yield f"bandwidth unknown: {inputs.bandwidth.explanation}"
+    if inputs.model is None:
+        return
+    weights, kv = inputs.model.weights, inputs.model.kv
+    if isinstance(weights, WeightsUnknown):
         yield (
-            f"weights unknown: {ceiling.weights.reason}: set --weights-bytes, or --params and "
-            "--bits for an estimate"
+            f"weights unknown: {weights.reason}: set --weights-bytes, or --params and --bits for "
+            "an estimate"
         )
-    elif ceiling.weights.bytes_per_step() is None:
+    elif weights.bytes_per_step() is None:
         yield (
-            f"weights read per token unknown: {ceiling.weights.streamed_unknown_because}: set "
+            f"weights read per token unknown: {weights.streamed_unknown_because}: set "
             "--weights-bytes"
         )
-    elif isinstance(ceiling.kv, KvUnknown) and not ceiling.kv.negligible_when_short:
-        yield f"what a sequence keeps is unknown: {ceiling.kv.reason}"
-
-
-def _why_no_rate(experiment: Experiment) -> str:
-    run = experiment.runs[-1]
-    if not run.streamed.streamed:
-        return "the server did not stream"
-    measured = run.streamed.measurement
-    tokens = measured.completion_tokens
-    if tokens is not None and tokens < MIN_TOKENS_FOR_RATE:
-        return f"{tokens} tokens came, and it takes {MIN_TOKENS_FOR_RATE}"
-    return (
-        f"the tokens came in fewer than {MIN_ARRIVALS_FOR_RATE} pieces, so something on the way "
-        "holds them back"
-    )
+    elif isinstance(kv, KvUnknown) and not kv.negligible_when_short:
+        yield f"what a sequence keeps is unknown: {kv.reason}"

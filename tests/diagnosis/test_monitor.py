@@ -23,7 +23,7 @@ from tokgauge.simulator.server import create_server, running_engine
 
 from tests.support.chat import CHAT, whole_answer
 from tests.support.chat import ask as ask_scripted
-from tests.support.engine import Conversation, ScriptedEngine, answer, stream
+from tests.support.engine import Conversation, ScriptedEngine, answer, send, stream
 from tests.support.metrics import Scrape, scrape, wait_until
 
 pytestmark = pytest.mark.timed
@@ -111,6 +111,46 @@ def test_without_inputs_there_is_no_ratio(nvml: SimulatedNvml) -> None:
 
 
 INPUTS = {"weights_bytes": 14.141e9, "kv_bytes_per_token": 57_344, "gpu_bandwidth": 768e9}
+
+
+def test_a_small_gguf_model_is_judged_by_its_streams_alone(tmp_path: Path) -> None:
+    """As llama.cpp's server is by default: no metrics page, and the file tells all the bytes."""
+    pytest.importorskip("gguf")
+    # One layer with the shapes of Gemma 3 270M's 18, and its tied embedding of 262144 x 640.
+    path = gemma(tmp_path / "gemma.gguf")
+    # 168 MB a step, in one of 10 ms, is what a card of 20 GB/s can do at 84 %.
+    inputs: dict[str, Any] = {"model_path": str(path), "gpu_bandwidth": 20e9, "nvml": False}
+    with ScriptedEngine(["gemma"]) as engine:
+        events = whole_answer(*["word "] * 150)
+        engine.on(CHAT, stream(*events, gap=0.01))
+        engine.on("/metrics", send(answer(b"", status="404 Not Found")))
+        with BackgroundProxy(Settings(upstream=engine.url, **inputs, **FAST)) as proxy:
+            for _ in range(2):
+                ask_scripted(proxy.port, asked=True, model="gemma")
+            ratio = published(proxy, "efficiency_ratio", basis="streamed")
+    assert 0.4 < ratio < 0.9
+
+
+def gemma(path: Path) -> Path:
+    import gguf
+    import numpy
+
+    writer = gguf.GGUFWriter(path, "gemma3")
+    writer.add_block_count(1)
+    writer.add_embedding_length(640)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(1)
+    writer.add_key_length(256)
+    writer.add_value_length(256)
+    writer.add_sliding_window(512)
+    for name, rows, columns in (("token_embd", 262144, 640), ("blk.0.attn_q", 1024, 640)):
+        data = numpy.zeros((rows, columns), dtype=numpy.int8)
+        writer.add_tensor(f"{name}.weight", data)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
 
 
 def test_answers_in_one_piece_are_judged_too() -> None:

@@ -78,6 +78,24 @@ def test_a_member_that_changes_reading_is_not_read_over(member: str) -> None:
     assert parse_config(config | {member: None}).not_understood is None
 
 
+@pytest.mark.parametrize(("listed", "found"), [([8] * 4, 8), ([8, 8, 4, 8], None), ([], None)])
+def test_experts_of_a_token_may_be_listed_by_layer(listed: list[int], found: int | None) -> None:
+    config = {"architectures": ["HunYuanMoEV1ForCausalLM"], "num_experts": 64, "moe_topk": listed}
+    assert parse_config(config).experts_per_token == found
+
+
+def test_wrappers_are_read_as_their_text_model() -> None:
+    text = checkpoints.qwen2_5_half_b().config
+    outer = {"architectures": ["Glm4vForConditionalGeneration"], "model_type": "glm4v"}
+    for kind, understood in (("glm4v_text", True), ("llama", True), ("newcomer_text", False)):
+        inner = {k: v for k, v in text.items() if k != "architectures"} | {"model_type": kind}
+        parsed = parse_config(outer | {"text_config": inner})
+        assert (parsed.not_understood is None) == understood
+    listed = parse_config(outer | {"text_config": text | {"architectures": ["MambaForCausalLM"]}})
+    assert listed.architecture is not None
+    assert listed.architecture.rule == "mamba1"
+
+
 @pytest.mark.parametrize("dtype", ["BF16", "F32"])
 def test_neither_basis_judges_what_engines_cast_while_loading(tmp_path: Path, dtype: str) -> None:
     model = checkpoints.qwen2_5_half_b()

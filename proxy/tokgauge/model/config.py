@@ -213,19 +213,31 @@ def _experts(text: Mapping[str, Any]) -> tuple[int | None, int | None, int | Non
     experts = count(
         text, "num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts"
     ) or count(nested, "moe_num_experts")
-    per_token = count(
-        text,
-        "num_experts_per_tok",
-        "experts_per_token",
-        "num_experts_per_token",
-        "num_selected_experts",
-        "moe_topk",
-        "moe_k",
-        "moe_top_k",
-        "top_k_experts",
-    ) or count(nested, "moe_top_k")
+    per_token = (
+        _same_in_all(text, "moe_topk")
+        or count(
+            text,
+            "num_experts_per_tok",
+            "experts_per_token",
+            "num_experts_per_token",
+            "num_selected_experts",
+            "moe_topk",
+            "moe_k",
+            "moe_top_k",
+            "top_k_experts",
+        )
+        or count(nested, "moe_top_k")
+    )
     identities = count(text, "zero_expert_num")
     return experts, per_token, experts + identities if experts and identities else None
+
+
+def _same_in_all(text: Mapping[str, Any], key: str) -> int | None:
+    """The number that a list of one for each layer holds throughout, as Hunyuan writes it."""
+    listed = text.get(key)
+    if not isinstance(listed, list) or not listed or listed.count(listed[0]) != len(listed):
+        return None
+    return count({key: listed[0]}, key)
 
 
 def _reads(

@@ -126,6 +126,7 @@ def test_a_local_model_brings_bytes_cache_and_heads(tmp_path: Path) -> None:
     assert fp8["formats"][0]["kv_bytes"] == 100 * 8192 * 28_672
     assert "--kv-cache-dtype fp8" in fp8["formats"][0]["command"]
     assert "--quantization fp8" in fp8["formats"][1]["command"]
+    assert fp8["formats"][2]["command"].startswith("vllm serve MODEL_IN_4_BIT ")
     quantised = str(checkpoints.write(tmp_path / "awq", checkpoints.qwen2_5_7b("awq")))
     assert only("--model", quantised)["label"] == "as stored"
     assert run("--model", quantised, "--bits", "8").exit_code == 2

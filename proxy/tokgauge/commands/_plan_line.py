@@ -25,9 +25,12 @@ def vllm_line(
     """`vllm serve …` with everything that the plan rests on.
 
     longest_context: that the model allows; a larger --max-model-len would be refused. stored_bits:
-    bits of the files that `model` names, where only fewer are planned vLLM converts while loading.
+    bits of the files that `model` names. vLLM converts 16 bits to 8 while it loads; for fewer
+    another checkpoint has to be named.
     """
     context = wish.context if longest_context is None else min(wish.context, longest_context)
+    if plan.bits is not None and plan.bits < 8 and model is not None:
+        model = f"MODEL_IN_{plan.bits:g}_BIT"
     name = (model or "MODEL").rstrip("/").rsplit("/", 1)[-1]
     words = ["vllm", "serve", model or "MODEL", "--served-model-name", name]
     words += ["--tensor-parallel-size", str(plan.tensor_parallel)]

@@ -62,7 +62,7 @@ def _memory_table(console: Console, plans: list[Memory], assumptions: dict[str, 
             str(plan.cards_used),
             str(plan.nodes),
             f"{plan.tensor_parallel} x {plan.pipeline_parallel}",
-            f"{_gigabytes(rule.bytes)}: {rule.cards} cards, {_nodes(rule.nodes)}",
+            f"{_gigabytes(rule.bytes)}: {_some(rule.cards, 'card')}, {_some(rule.nodes, 'node')}",
         )
     return table
 
@@ -183,8 +183,8 @@ def _cents(value: float | None) -> str:
     return "-" if value is None else f"{value:,.2f}"
 
 
-def _nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count} nodes"
+def _some(count: int, what: str) -> str:
+    return f"1 {what}" if count == 1 else f"{count} {what}s"
 
 
 def _gigabytes(size: float) -> str:

@@ -459,6 +459,35 @@ def test_a_stream_of_one_token_teaches_too(rig: Rig) -> None:
     assert states(rig) == ["on"]
 
 
+def test_tokens_of_a_choice_do_not_wait_when_another_has_finished(rig: Rig) -> None:
+    first = [chat_event("a", index=i) for i in (0, 1)] + [chat_event("", index=0, finish="stop")]
+    token, last = chat_event("b", index=1), chat_event("", index=1, finish="stop")
+    seen = threading.Event()
+
+    async def engine(c: Conversation) -> None:
+        wished = WISH in bytes(c.request.body)
+        await c.send(EVENT_STREAM)
+        await c.chunk(*first, token)
+        await c.until(seen)
+        ending = [last, STAMPED_USAGE] if wished else [with_members(last, FINGERPRINT)]
+        await c.chunk(*ending, DONE)
+        await c.send(LAST_CHUNK)
+
+    rig.engine.on(CHAT, engine)
+    for _ in range(3):
+        seen.clear()
+        with rig.client() as client:
+            client.request("POST", CHAT, [JSON], body_of(n=2))
+            begun = client.read_head()
+            response = client.read_body(begun, at_least=len(b"".join([*first, token])))
+            waited = response.arrivals[-1][0] - begun.head_at
+            seen.set()
+            client.read_body(response)
+        assert response.body == b"".join([*first, token, with_members(last, FINGERPRINT), DONE])
+        assert waited < 0.7, "an event is let go after a second"
+    assert states(rig) == ["on"]
+
+
 def test_a_first_event_that_differs_because_of_the_request_is_learned(rig: Rig) -> None:
     rig.teach()
     first = with_members(ROLE, {"prompt_token_ids": [1]})

@@ -189,7 +189,7 @@ class UsageEventFilter:
                     self._last = manners.last.names
                     out.append(restored)
                     return
-            if missing:
+            if missing and self._choices.all_finished:  # else another choice has the last event
                 self._held_event = event
                 return
         elif not manners.fits(names):

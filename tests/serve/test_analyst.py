@@ -164,6 +164,30 @@ def test_an_analyst_that_hangs_holds_up_neither_traffic_nor_the_end(
     assert not list(tmp_path.iterdir())
 
 
+def test_an_analyst_that_cannot_come_back_costs_figures_only(
+    streaming: Streaming, tmp_path: Path
+) -> None:
+    """What it needed at the start is gone when it is started again."""
+    streaming.end.set()
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    with serving(streaming.engine.url, "--request-log", str(logs / "requests.jsonl")) as proxy:
+        for path in logs.iterdir():
+            path.unlink()
+        logs.rmdir()
+        analyst = proxy.analyst()
+        assert analyst is not None
+        analyst.kill()
+        wait_until(lambda: "code 3" in proxy.text, 30, "another one could not start")
+        assert fetch(proxy.port, "POST", CHAT, [JSON], QUESTION).status == 200
+        assert status(proxy.port, "/tokgauge/healthz") == 200
+        logs.mkdir()
+        wait_until(lambda: status(proxy.port, "/tokgauge/metrics") == 200, 60, "it is back")
+        assert fetch(proxy.port, "POST", CHAT, [JSON], QUESTION).status == 200
+        proxy.signal(signal.SIGTERM)
+        assert proxy.ended() == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_behind(
     streaming: Streaming, tmp_path: Path, number: signal.Signals

@@ -41,10 +41,12 @@ class Child:
     started_at: float = 0.0
     start_again_at: float | None = None
     failures: int = 0
+    starts: int = 0
 
     def start(self) -> None:
         self.start_again_at = None
         self.started_at = time.monotonic()
+        self.starts += 1
         self.process = None
         try:
             self.process = subprocess.Popen(  # noqa: S603 - our own modules
@@ -131,7 +133,7 @@ class Parent:
     def _died(self, child: Child, now: float) -> None:
         code = child.process.returncode if child.process is not None else None
         steady = now - child.started_at > _STEADY
-        if code == STARTUP_FAILURE and not steady and not child.failures:
+        if code == STARTUP_FAILURE and child.starts == 1:
             self.exit_code = STARTUP_FAILURE  # it has said why, and the next one would say it too
             if self._draining_until is None:
                 self._drain(signal.SIGINT)  # without waiting for load balancers

@@ -92,6 +92,11 @@ def test_the_list_of_models(page: str) -> None:
         engine.on("/v1/models", send(answer(PAGES[page])))
         with start_proxy(upstream=engine.url, models=(), poll_interval=0.05) as proxy:
             carries(engine, proxy.port)
+            assert fetch(proxy.port, "GET", "/tokgauge/live").status == 200
+            assert "\nevil 1" not in scrape(proxy.port).text
+            assert scrape(proxy.port).total("observer_errors_total") is None
+            if page in CARDS:
+                return  # who has told names is not asked again
             engine.on("/v1/models", send(answer(PAGES[page])))  # later, too
             before = len(engine.requests)
             engine.wait_requests(before + 3, timeout=20)

@@ -319,6 +319,7 @@ def test_unfinished_bodies_share_a_bound() -> None:
 def test_what_unfinished_bodies_held_is_given_back(new_rig: Callable[..., Rig]) -> None:
     """However they end: afterwards there is room for others, which are read for measuring."""
     rig = new_rig(unfinished_bodies_bytes=200_000, body_timeout=0.4)
+    rig.teach()
     rig.engine.on(CHAT, stream(*whole_answer("a", "b")))
     head = request("POST", CHAT, [JSON, ("Content-Length", "1000000")])
     ways = itertools.cycle(["leave", "malformed", "stall"])

@@ -64,7 +64,7 @@ class EnginePoll:
         self._facts.models_problem = problem
         if cards is not None:
             self._facts.learn_models(cards)
-            self._models_known = True
+            self._models_known = bool(cards)
 
     async def metrics(self) -> EngineReading | None:
         """Its metrics page, read; None where there is none that is understood.

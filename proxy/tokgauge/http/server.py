@@ -235,13 +235,16 @@ class ClientStream:
         exchange = self.exchange
         exchange.start()
         ahead, self._ahead = bytes(self._ahead), bytearray()
-        if self._waits_for_continue and not (ahead or self.begun or self.request_ended):
-            self._waits_for_continue = False
-            self._connection.transport.write(_CONTINUE)
         if ahead:
             exchange.request_data(ahead)
         if self.request_ended and self.request.refusal is None:
             exchange.request_end()
+
+    def ask_for_body(self) -> None:
+        """It is this request's turn, and all that has come has been read."""
+        if self._waits_for_continue and not (self.begun or self.request_ended):
+            self._waits_for_continue = False
+            self._connection.transport.write(_CONTINUE)
 
     def take_body(self, piece: bytes) -> None:
         """A part of the body, on this request's turn."""
@@ -319,6 +322,8 @@ class ServerConnection(asyncio.Protocol):
             if not self.has_enough and not self._reads_rest:
                 self._reads_rest = True
                 self._loop.call_soon(self._read_rest)
+        elif self._stream is not None:
+            self._stream.ask_for_body()
 
     def _read_rest(self) -> None:
         """Go on with what was too much for one turn of the loop."""

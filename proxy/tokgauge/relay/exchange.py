@@ -79,6 +79,7 @@ class Exchange:
         "_head_sent",
         "_held",
         "_in_proxy",
+        "_is_refused",
         "_ready_at",
         "_received",
         "_repeated",
@@ -110,6 +111,7 @@ class Exchange:
         self._timer: asyncio.TimerHandle | None = None
         self._head_sent: str | None = None
         """Media type of the head that the client has got."""
+        self._is_refused = False  # the response is an error
         self._in_proxy = 0.0
         self._ready_at = 0.0
 
@@ -195,9 +197,11 @@ class Exchange:
 
     def request_failed(self, response: ErrorResponse) -> None:
         """The rest of the request will never come, or must not."""
-        if self._head_sent is not None and self.state is not State.ENDED:
+        if self.state is State.ENDED or self._is_refused:
+            return  # the engine reads no more of it: what it says about that goes on
+        if self._head_sent is not None:
             self._cut("rejected")
-        elif self.state is not State.ENDED:
+        else:
             self._refuse(response)
 
     def client_left(self) -> None:
@@ -301,6 +305,7 @@ class Exchange:
     def _send_head(self, head: ResponseParser, *, hides: bool, body_follows: bool) -> None:
         content = content_headers(head.headers)
         self._head_sent = _media_type(content)
+        self._is_refused = head.status >= 400
         headers = to_client(
             head.headers,
             exchange_id=self._tap.id or None,
@@ -335,9 +340,9 @@ class Exchange:
 
     def response_end(self) -> None:
         """The response is complete."""
+        self._engine = None  # it belongs to the pool again
         if self._held is not None and not self._ended_held():
             return
-        self._engine = None
         self._write_rest()
         self._client.finish()
         self._finish("ok")

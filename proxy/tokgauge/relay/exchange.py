@@ -177,6 +177,7 @@ class Exchange:
         if self.state is State.ENDED:
             return
         self._complete = True
+        self._client.resume_reading()  # its leaving is seen, however long the engine takes
         encoding = self._client.request.encoding
         self._release()
         if self.state is State.RECEIVING:

@@ -44,6 +44,12 @@ class BackgroundProxy:
             _threaded(RelayServer(relay, for_relay), [self._clients]),
         ]
 
+    @property
+    def clients(self) -> int:
+        """Connections of clients that are open now."""
+        server, _ = self._servers[-1]
+        return len(server.server_state.connections)
+
     def __enter__(self) -> Self:
         for server, thread in self._servers:
             thread.start()

@@ -71,7 +71,9 @@ def test_the_limit_of_a_body(new_rig: Callable[..., Rig], kind: Kind) -> None:
 
 
 @KIND
-@pytest.mark.parametrize("method", ["response_begins", "data", "end", "request_received"])
+@pytest.mark.parametrize(
+    "method", ["response_begins", "data", "end", "request_received", "request_sent", "passed_on"]
+)
 def test_measuring_fails(
     new_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch, kind: Kind, method: str
 ) -> None:
@@ -109,7 +111,7 @@ def test_a_drain_lets_what_runs_come_to_its_end(new_rig: Callable[..., Rig], kin
     with rig.client() as client:
         client.send(kind.data)
         response = client.read_head()
-        rig.proxy._server.should_exit = True
+        rig.proxy.drain()
         go.set()
         client.read_body(response)
         assert response.clean

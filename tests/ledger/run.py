@@ -79,8 +79,8 @@ async def _left_behind(
             left.append(f"{figures.total('requests_in_flight'):g} requests in flight")
         if counted := _counted_wrong(figures, ledger, len(engine.raced)):
             left.append(counted)
-        if engine.open:
-            left.append(f"{len(engine.open)} connections to the engine: {engine.told()}")
+        if busy := engine.left():
+            left.append(f"{len(busy)} connections to the engine: {busy}")
         if (now := _descriptors(process)) > descriptors + 2:
             left.append(f"{now} descriptors, {descriptors} before")
         if not left or time.monotonic() > end:

@@ -91,10 +91,10 @@ class Tap:
         timeline = self._timeline
         if timeline is None:
             return None
-        if self._route not in READERS or not body:
-            timeline.request_received(at, None, None)
-            return None
         try:
+            if self._route not in READERS or not body:
+                timeline.request_received(at, None, None)
+                return None
             params = read_request(body) if not encoding else None
             timeline.request_received(at, params, body)
             return None if params is None else self._wished(body, params)
@@ -237,14 +237,21 @@ class Tap:
     @property
     def is_over(self) -> bool:
         """Whether the response has said that it is complete."""
-        return self._timeline is not None and self._timeline.is_over
+        try:
+            return self._timeline is not None and self._timeline.is_over
+        except Exception as error:  # border: as above
+            self._fail("is_over", error)
+            return False
 
     # Its end
 
     def passed_on(self, seconds: float) -> None:
         """Time that chunks spent inside the proxy."""
         if self._timeline is not None:
-            self._timeline.passed_on(seconds)
+            try:
+                self._timeline.passed_on(seconds)
+            except Exception as error:  # border: as above
+                self._fail("passed_on", error)
 
     def responded_itself(self, status: int) -> None:
         """The proxy responds by itself with `status`."""

@@ -50,6 +50,11 @@ class BackgroundProxy:
         server, _ = self._servers[-1]
         return len(server.server_state.connections)
 
+    def drain(self) -> None:
+        """Let what runs come to its end; nothing new is accepted."""
+        server, _ = self._servers[-1]
+        server.should_exit = True
+
     def __enter__(self) -> Self:
         for server, thread in self._servers:
             thread.start()

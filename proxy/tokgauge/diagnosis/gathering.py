@@ -21,19 +21,21 @@ def evidence_of(
 ) -> Evidence:
     """All of it."""
     found = efficiency if isinstance(efficiency, Efficiency) else None
+    wanting = isinstance(efficiency, NoEfficiency) and efficiency.is_want_of_traffic
     evidence = Evidence(
         efficiency=found.ratio if found is not None else None,
         checkpoint_efficiency=found.by_basis.get("checkpoint") if found is not None else None,
         no_efficiency=_no_efficiency(inputs, efficiency),
         basis=found.basis if found is not None else None,
         steps_source=work.steps_source if isinstance(work, Work) else None,
+        enough_traffic=False if wanting else None,
         ridge_batch=_ridge(inputs, found),
         speculative=speculates(inputs.seen),
         tokens_per_step=tokens_per_step(inputs.seen),
         engine_read_ratio=_engine_read_ratio(inputs, work, found),
     )
     if isinstance(inputs.seen, WindowSeen):
-        evidence = _with_window(evidence, inputs.seen, work, efficiency)
+        evidence = _with_window(evidence, inputs.seen, work)
     elif inputs.seen is not None:
         evidence = _with_stream(evidence, inputs.seen)
     return _with_gpus(evidence, inputs)
@@ -63,12 +65,8 @@ def _no_efficiency(inputs: Inputs, efficiency: Efficiency | NoEfficiency) -> NoE
     return NoEfficiency(why="inputs_unknown", bandwidth=unknown)
 
 
-def _with_window(
-    evidence: Evidence, seen: WindowSeen, work: Work | NoEfficiency,
-    efficiency: Efficiency | NoEfficiency,
-) -> Evidence:  # fmt: skip
+def _with_window(evidence: Evidence, seen: WindowSeen, work: Work | NoEfficiency) -> Evidence:
     decoded, rates, answers, page = seen.decoded, seen.rates, seen.answers, seen.last
-    wanting = isinstance(efficiency, NoEfficiency) and efficiency.is_want_of_traffic
     known = work if isinstance(work, Work) else None
     return replace(
         evidence,
@@ -78,7 +76,6 @@ def _with_window(
         decoded_tokens=_decoded_tokens(seen),
         window_seconds=decoded.seconds,
         busy_ratio=decoded.busy_seconds / decoded.seconds if decoded.seconds else None,
-        enough_traffic=False if wanting else None,
         mean_batch=known.shape.sequences if known is not None else None,
         prefill_share=known.prefill_share if known is not None else None,
         waiting=page.waiting if page is not None else None,

@@ -9,7 +9,6 @@ from tokgauge.diagnosis.causes import POWER_BRAKE, POWER_CAP, THERMAL, cache_is_
 from tokgauge.diagnosis.cross_checks import CrossCheck, Source, disagreements
 from tokgauge.diagnosis.evidence import Evidence, memory_clock_is_low
 from tokgauge.diagnosis.judgement import Judgement
-from tokgauge.diagnosis.not_judged import WhyNotJudged
 from tokgauge.diagnosis.notes import FELT_WAIT, ClientSide, Note
 from tokgauge.diagnosis.phrases import (
     count,
@@ -27,14 +26,11 @@ from tokgauge.diagnosis.phrases import (
     waiting,
 )
 from tokgauge.diagnosis.verdict import Cause, CauseKind, RuledOut, Verdict
-from tokgauge.diagnosis.wording_no_efficiency import no_efficiency
+from tokgauge.diagnosis.wording_not_judged import TELL_TOKENS_PER_STEP, WHAT_THEN, WHY
 
 _CHECK_INPUTS = (
     "Run `tokgauge check` to see where the bandwidth and the bytes of the weights come from, "
     "and set the right ones."
-)
-_TELL_TOKENS_PER_STEP = (
-    "Let tokgauge read the engine's /metrics, where drafts and accepted tokens are counted."
 )
 _LARGER_CACHE = (
     "Give the KV cache more room (more GPU memory for it, an fp8 KV cache, a smaller max_model_len)"
@@ -80,7 +76,7 @@ _ADVICE: Mapping[CauseKind, str] = {
         "Look at the engine's CPU: cores given to it, --enforce-eager (switch it off, so that"
         " CUDA graphs are used), guided decoding, logging, other work on the host."
     ),
-    "speculative_decoding": _TELL_TOKENS_PER_STEP,
+    "speculative_decoding": TELL_TOKENS_PER_STEP,
     "wrong_ceiling_inputs": _CHECK_INPUTS,
     "cached_weights": (
         "Only possible for weights of a few hundred MB on a card with a large L2 cache:"
@@ -124,7 +120,7 @@ def in_words(judgement: Judgement) -> Verdict:
 def _headline(judgement: Judgement) -> str:
     e, causes = judgement.evidence, judgement.causes
     if judgement.why is not None:
-        return f"Not judged: {_WHY[judgement.why](e)}{queue(e)}."
+        return f"Not judged: {WHY[judgement.why](e)}{queue(e)}."
     opening = {
         "healthy": "Healthy",
         "watch": "Worth watching",
@@ -301,62 +297,14 @@ _RULED_OUT: Mapping[CauseKind, Callable[[Evidence], str]] = {
 }
 
 
-# Why nothing is judged
-
-
-def _few_tokens(e: Evidence) -> str:
-    seen = f"{count(e.decoded_tokens or 0, 'token')} decoded{_in_window(e)}"
-    return f"only {seen}, too little to tell"
-
-
-def _in_window(e: Evidence) -> str:
-    return "" if e.window_seconds is None else f" in {seconds(e.window_seconds)}"
-
-
-_WHY: Mapping[WhyNotJudged, Callable[[Evidence], str]] = {
-    "nothing_decoded": lambda e: f"nothing was decoded{_in_window(e)}",
-    "few_tokens": _few_tokens,
-    "hardly_busy": lambda e: (
-        f"the engine decoded during only {percent(e.busy_ratio or 0.0)} of the time, too little to"
-        " tell"
-    ),
-    "too_little": lambda e: "there was too little traffic to tell",
-    "pauses_included": lambda e: (
-        f"{e.mean_batch or 0.0:.2f} sequences ran on average, so the figures include pauses"
-    ),
-    "prefill_dominated": lambda e: (
-        f"{prefill_seen(e.prefill_share or 0.0)}, and the ceiling holds for decoding only"
-    ),
-    "no_efficiency": no_efficiency,
-    "speculation_unknown": lambda e: (
-        f"{reached(e)}, but speculative decoding is on and the tokens per step are not known, so"
-        " several tokens of one step may have been counted as several steps"
-    ),
-}
-
-_LONGER_WINDOW = "Ask again while answers are being written, or take a longer window."
-_WHAT_THEN: Mapping[WhyNotJudged, str] = {
-    "few_tokens": _LONGER_WINDOW,
-    "hardly_busy": _LONGER_WINDOW,
-    "too_little": _LONGER_WINDOW,
-    "pauses_included": _LONGER_WINDOW,
-    "prefill_dominated": "Judge it in a window with longer answers or fewer prompts.",
-    "no_efficiency": (
-        "Run `tokgauge check`: it says which of bandwidth, bytes of the weights and step rate is"
-        " missing."
-    ),
-    "speculation_unknown": _TELL_TOKENS_PER_STEP,
-}
-
-
 # Advice without a cause, and notes
 
 
 def _advice(judgement: Judgement) -> Iterator[str]:
     e = judgement.evidence
     if judgement.why is not None:
-        if judgement.why in _WHAT_THEN:
-            yield _WHAT_THEN[judgement.why]
+        if judgement.why in WHAT_THEN:
+            yield WHAT_THEN[judgement.why]
     elif judgement.level != "healthy":
         yield _where_to_look(judgement)
     else:

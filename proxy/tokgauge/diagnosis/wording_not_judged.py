@@ -1,11 +1,12 @@
-"""Why there is no efficiency, in words."""
+"""Why nothing is judged, and why there is no efficiency, in words."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 from tokgauge.diagnosis.evidence import Evidence
-from tokgauge.diagnosis.phrases import percent
+from tokgauge.diagnosis.not_judged import WhyNotJudged
+from tokgauge.diagnosis.phrases import count, percent, prefill_seen, reached, seconds
 from tokgauge.diagnosis.work import (
     MIN_BUSY_SECONDS,
     MIN_STEPS,
@@ -13,15 +14,19 @@ from tokgauge.diagnosis.work import (
     WhyNoEfficiency,
 )
 
+TELL_TOKENS_PER_STEP = (
+    "Let tokgauge read the engine's /metrics, where drafts and accepted tokens are counted."
+)
 
-def no_efficiency(e: Evidence) -> str:
+
+def _no_efficiency(e: Evidence) -> str:
     """There is traffic, but no share of the ceiling is known for it."""
     no = e.no_efficiency
     if no is not None and no.share is not None and no.why in _WITH_A_SHARE:
         return _WITH_A_SHARE[no.why](no)
     why = "the share of the hardware's ceiling is not known"
-    if no is not None and no.why in _WHY:
-        why += f": {_WHY[no.why](no)}"
+    if no is not None and no.why in _NO_EFFICIENCY:
+        why += f": {_NO_EFFICIENCY[no.why](no)}"
     if e.request_ratio is not None:
         why += (
             f" (single requests ran at {percent(e.request_ratio)} of the ceiling of a stream that"
@@ -40,7 +45,7 @@ def _inputs(no: NoEfficiency) -> str:
     return "; ".join(f"{what}: {because}" for what, because in parts if because is not None)
 
 
-_WHY: Mapping[WhyNoEfficiency, Callable[[NoEfficiency], str]] = {
+_NO_EFFICIENCY: Mapping[WhyNoEfficiency, Callable[[NoEfficiency], str]] = {
     "inputs_unknown": _inputs,
     "draft_unknown": lambda no: f"it decodes speculatively, and {no.draft}",
     "context_unknown": lambda no: (
@@ -89,4 +94,49 @@ _WITH_A_SHARE: Mapping[WhyNoEfficiency, Callable[[NoEfficiency], str]] = {
         f"{no.share:.0%} of the ceiling if every token took a step of its own, but that is not"
         " known: speculative decoding and merged events look alike from outside"
     ),
+}
+
+
+def _few_tokens(e: Evidence) -> str:
+    seen = f"{count(e.decoded_tokens or 0, 'token')} decoded{_in_window(e)}"
+    return f"only {seen}, too little to tell"
+
+
+def _in_window(e: Evidence) -> str:
+    return "" if e.window_seconds is None else f" in {seconds(e.window_seconds)}"
+
+
+WHY: Mapping[WhyNotJudged, Callable[[Evidence], str]] = {
+    "nothing_decoded": lambda e: f"nothing was decoded{_in_window(e)}",
+    "few_tokens": _few_tokens,
+    "hardly_busy": lambda e: (
+        f"the engine decoded during only {percent(e.busy_ratio or 0.0)} of the time, too little to"
+        " tell"
+    ),
+    "too_little": lambda e: "there was too little traffic to tell",
+    "pauses_included": lambda e: (
+        f"{e.mean_batch or 0.0:.2f} sequences ran on average, so the figures include pauses"
+    ),
+    "prefill_dominated": lambda e: (
+        f"{prefill_seen(e.prefill_share or 0.0)}, and the ceiling holds for decoding only"
+    ),
+    "no_efficiency": _no_efficiency,
+    "speculation_unknown": lambda e: (
+        f"{reached(e)}, but speculative decoding is on and the tokens per step are not known, so"
+        " several tokens of one step may have been counted as several steps"
+    ),
+}
+
+_LONGER_WINDOW = "Ask again while answers are being written, or take a longer window."
+WHAT_THEN: Mapping[WhyNotJudged, str] = {
+    "few_tokens": _LONGER_WINDOW,
+    "hardly_busy": _LONGER_WINDOW,
+    "too_little": _LONGER_WINDOW,
+    "pauses_included": _LONGER_WINDOW,
+    "prefill_dominated": "Judge it in a window with longer answers or fewer prompts.",
+    "no_efficiency": (
+        "Run `tokgauge check`: it says which of bandwidth, bytes of the weights and step rate is"
+        " missing."
+    ),
+    "speculation_unknown": TELL_TOKENS_PER_STEP,
 }

@@ -91,8 +91,8 @@ class LedgerEngine(StrictEngine):
             connection.send(self._whole(int(number[1]), b"HTTP/1.1 413 Too Large"))
             connection.close()
 
-    def left(self) -> list[str]:
-        """What open connections are busy with, but for the analyst's, kept for its next question."""
+    def still_open(self) -> list[str]:
+        """What open connections are busy with, but for the analyst's own, which is kept."""
         return [
             f"{one.last!r} then {bytes(one.buffer[:200])!r}"
             for one in self.open

@@ -79,7 +79,7 @@ async def _left_behind(
             left.append(f"{figures.total('requests_in_flight'):g} requests in flight")
         if counted := _counted_wrong(figures, ledger, len(engine.raced)):
             left.append(counted)
-        if busy := engine.left():
+        if busy := engine.still_open():
             left.append(f"{len(busy)} connections to the engine: {busy}")
         if (now := _descriptors(process)) > descriptors + 2:
             left.append(f"{now} descriptors, {descriptors} before")

@@ -127,7 +127,7 @@ def test_a_small_gguf_model_is_judged_by_its_streams_alone(tmp_path: Path) -> No
         with BackgroundProxy(Settings(upstream=engine.url, **inputs, **FAST)) as proxy:
             for _ in range(2):
                 ask_scripted(proxy.port, asked=True, model="gemma")
-            ratio = published(proxy, "efficiency_ratio", basis="streamed")
+            ratio = published(proxy, "memory_bandwidth_utilization_ratio", basis="streamed")
     assert 0.4 < ratio < 0.9
 
 

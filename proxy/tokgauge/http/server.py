@@ -213,8 +213,7 @@ class ClientStream:
             transport.close()
 
     def respond(self, response: ErrorResponse, headers: Sequence[Header]) -> None:
-        if not self.request_ended:
-            self.keep_alive = False
+        # What is still to come of the request's body is read and dropped, within its time.
         self.begin(response.status, [*response.headers(), *headers], body_follows=True)
         self.write(response.body(), None)
         self.finish()

@@ -98,10 +98,12 @@ class Intake:
 
     async def refresh(self, patience: float) -> None:
         """Take in what has ended and what runs now; waits `patience` seconds for it at most."""
-        self._asked += 1
-        questions = [relay.ask(self._asked) for relay in self.relays]
+        self._asked = number = self._asked + 1
+        questions = [relay.ask(number) for relay in self.relays]
         if questions:
             await asyncio.wait(questions, timeout=patience)
+            for relay in self.relays:
+                relay.has_told(number)  # one that hangs is not waited for any longer
 
     async def all_left(self, patience: float) -> None:
         """Wait until all relays have gone, and so have told all; `patience` seconds at most."""

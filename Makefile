@@ -1,4 +1,5 @@
 # make demo   the proxy with a simulated engine and GPU before you; Ctrl-C ends it
+# make check  lint, types, import contract and the tests without sockets: under a minute
 # make test   every check, with what it needs set up first
 
 PYTHON := $(shell for name in python3.13 python3.12 python3.11 python3; do \
@@ -6,15 +7,21 @@ PYTHON := $(shell for name in python3.13 python3.12 python3.11 python3; do \
 	&& echo "$$name" && break; done)
 PIP := .venv/bin/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: demo test services bench
+.PHONY: demo check test lint services bench
 
 demo: .venv/installed-demo
 	.venv/bin/tokgauge demo
 
-test: .venv/installed-test services
+check: lint
+	.venv/bin/pytest -q -n 2 -m "socketless and not timed"
+
+lint: .venv/installed-test
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
+	.venv/bin/lint-imports --no-cache
 	.venv/bin/mypy
+
+test: lint services
 	.venv/bin/mypy grafana
 	.venv/bin/pytest -n 2 --dist loadfile -m "not timed"
 	.venv/bin/pytest -n 2 --dist loadfile -m timed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bench.candidates import litellm, nginx, plain, tokgauge
+from bench.candidates import litellm, nginx, plain, tokgauge, vllm_router
 from bench.figures import Results
 
 _OWN = tokgauge.NAME
@@ -47,9 +47,17 @@ def judge(results: Results, per_event: dict[str, float] | None) -> list[Verdict]
             title += f" ({own:.0f} ÷ {theirs:.0f} streams)"
         return Verdict(title, ratio("step_cpu_us", other), limit, aim, "x")
 
+    router = vllm_router.NAME
+    staggered = ("CPU per event, staggered", "staggered_cpu_us")
     verdicts = [
-        against_in_step(nginx.NAME, 2.0, 1.5),
-        against("CPU per event, staggered", "staggered_cpu_us", nginx.NAME, 1.5, 1.25),
+        against_in_step(nginx.NAME, 1.6, 1.25),
+        against(*staggered, nginx.NAME, 1.6, 1.25),
+        against_in_step(router, 1.2, 1.0),
+        against(*staggered, router, 1.2, 1.0),
+        against("CPU per request", "request_cpu_us", router, 1.6, 1.25),
+        against("added time to first event, p50", "low_ttft_p50_us", router, 1.2, 1.0),
+        against("added time to first event, p99", "low_ttft_p99_us", router, 2.0, 1.0),
+        against("added time per event, p99", "low_event_p99_us", nginx.NAME, 3.0, 1.5),
         against_in_step(plain.NAME, 0.25, 0.2),
         against_in_step(litellm.NAME, 1 / 20, 1 / 50),
         against("CPU per request", "request_cpu_us", plain.NAME, 1 / 8, 1 / 12),
@@ -67,5 +75,18 @@ def judge(results: Results, per_event: dict[str, float] | None) -> list[Verdict]
     )
     memory = [results.median(_OWN, f"memory_{count}_kib") for count in (5_000, 1_000)]
     per_stream = next((value for value in memory if value is not None), None)
-    verdicts.append(Verdict("memory per idle stream", per_stream, 30.0, 20.0, "KiB"))
+    verdicts.append(Verdict("memory per idle stream", per_stream, 20.0, 15.0, "KiB"))
+    idle = results.median(_OWN, "memory_mib")
+    verdicts.append(Verdict("resident memory when idle, all processes", idle, 130.0, 110.0, "MiB"))
+    growth = results.median(_OWN, "growth_kib")
+    verdicts.append(Verdict("growth of memory", growth, 4096.0, 1024.0, "KiB"))
+    longest = [results.median(_OWN, f"{kind}_p999_ms") for kind in ("scrape", "no_scrape")]
+    scraped, quiet = longest
+    verdicts.append(
+        Verdict(
+            "p99.9 of an event's delay while it is scraped ÷ while it is not",
+            scraped / quiet if scraped is not None and quiet else None,
+            2.0, 1.2, "x",
+        )
+    )  # fmt: skip
     return verdicts

@@ -1,6 +1,6 @@
 """What measuring costs for one event, without sockets: `python -m bench.per_event`.
 
-Feeds the observations of 64 exchanges in turn with vLLM-shaped events, one a chunk, as the relay
+Feeds the taps of 64 exchanges in turn with vLLM-shaped events, one a chunk, as the relay
 does, and sets beside it what msgspec alone needs to decode such an event.
 """
 
@@ -15,15 +15,15 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+from tokgauge.diagnosis.live import LiveMeter
+from tokgauge.diagnosis.traffic import Traffic
+from tokgauge.export.prometheus import Metrics
+from tokgauge.measure.record import Frame, Record, Summary
+from tokgauge.measure.tap import Tap
+from tokgauge.measure.taps import Taps
+from tokgauge.settings import Settings
 
 from bench.engine import EVENT, EVENT_BYTES, MODEL
-from proxy.engine import EngineFacts
-from proxy.exchange import Exchange
-from proxy.live import LiveMeter
-from proxy.measurement import Measurement
-from proxy.metrics import Metrics
-from proxy.observation import Observation, Observer
-from proxy.settings import Settings
 
 _STREAMS = 64
 _ROUNDS = 250
@@ -45,6 +45,10 @@ _TOKENS = tuple(
 
 _HEADERS = {"content-type": "text/event-stream; charset=utf-8"}
 _PATH = b"/v1/chat/completions"
+_LAST = (
+    b'data: {"id":"x","object":"chat.completion.chunk","created":1,"model":"m","choices":'
+    b'[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
+)
 
 
 class _Delta(msgspec.Struct):
@@ -89,40 +93,78 @@ def _decoding(size: int) -> float:
 
 
 class _Rig:
-    """The measuring side as the application puts it together."""
+    """The measuring side as relay and analyst put it together, without the socket between them."""
 
     def __init__(self) -> None:
         settings = Settings(upstream="http://127.0.0.1:1")
-        facts = EngineFacts((MODEL,))
-        self._metrics = Metrics(settings.duration_buckets, None)
-        self._observer = Observer(settings, facts, self._record, self._failed)
+        self._frames: list[bytes] = []
+        self._decode = msgspec.msgpack.Decoder(Frame).decode
+        self._taps = Taps(
+            gap_bounds=settings.duration_buckets,
+            observed_body_bytes=settings.observed_body_bytes, inject_usage=True,
+            send=self._frames.append,
+        )  # fmt: skip
+        self._metrics = Metrics(settings.duration_buckets)
+        self._traffic = Traffic()
+        self._traffic.came(self)
         self._meter = LiveMeter(
-            self._observer.live, self._metrics, facts, settings, self._observer.report
-        )
-        self.tick = self._meter.tick
+            lambda *_: MODEL, self._metrics.add_token_events, settings.rate_window,
+            settings.stall_after,
+        )  # fmt: skip
+        self._teach()
 
-    def begin(self, *, asks_for_usage: bool) -> Observation:
-        """A stream whose head has come. One that does not ask for usage has it injected."""
-        observation = self._observer.open("POST", _PATH, time.monotonic())
+    def _teach(self) -> None:
+        """Show how streams end, so that usage is asked for from now on."""
+        tap = self.begin(asks_for_usage=None)
+        for event in (EVENT % 0, _LAST, b"data: [DONE]\n\n"):
+            tap.data(time.monotonic(), event)
+            if tap.is_behind:
+                tap.catch_up()
+        tap.end("ok")
+        self._frames.clear()
+
+    def begin(self, *, asks_for_usage: bool | None) -> Tap:
+        """A stream whose head has come. Without a wish of the client's own usage is asked for.
+        None: the first one, which is left as it is.
+        """
+        tap = self._taps.open("POST", _PATH, time.monotonic())
         options = b',"stream_options":{"include_usage":true}' if asks_for_usage else b""
         body = b'{"model":"%s","stream":true%s,"messages":[]}' % (MODEL.encode(), options)
-        changed = observation.request_received(time.monotonic(), body, None)
-        observation.enter()
-        observation.request_sent(time.monotonic())
-        hides = observation.hides(200, _HEADERS)
-        observation.answer_begins(200, _HEADERS)
-        if hides is asks_for_usage or (changed is None) is not asks_for_usage:
-            raise RuntimeError("usage is not hidden as this comparison assumes")
-        return observation
+        tap.enter()
+        changed = tap.request_received(time.monotonic(), body, None)
+        tap.request_sent(time.monotonic())
+        if changed is not None:
+            tap.judge_head(200, _HEADERS)
+            tap.judge_first(EVENT % 0)
+        tap.hides(200, _HEADERS)
+        tap.response_begins(200, _HEADERS)
+        if asks_for_usage is not None and (changed is None) is not asks_for_usage:
+            raise RuntimeError("usage is not asked for as this comparison assumes")
+        return tap
 
-    def _record(self, exchange: Exchange, done: Measurement) -> None:
-        if done.token_events != _ROUNDS:
-            raise RuntimeError(f"{done.token_events} of {_ROUNDS} events were measured")
-        self._metrics.record(done, MODEL)
-        self._meter.finished(exchange, done, MODEL)
+    def tick(self) -> None:
+        """The analyst asks what runs, and takes in what it is told."""
+        self._frames.append(self._taps.summary(0, draining=False, up=True, up_at=0.0, lost=0))
+        self.take_in()
 
-    def _failed(self, where: str) -> None:
-        raise RuntimeError(f"measuring failed in {where}")
+    def take_in(self) -> None:
+        """The analyst's side of all that has been sent."""
+        for frame in self._frames:
+            told = self._decode(frame)
+            if isinstance(told, Record):
+                if told.token_events != _ROUNDS:
+                    raise RuntimeError(f"{told.token_events} of {_ROUNDS} events were measured")
+                for record in self._traffic.ended(self, told):
+                    self._metrics.record(record, MODEL)
+                    self._meter.ended(record, MODEL, time.monotonic())
+            elif isinstance(told, Summary):
+                for gained in told.gained:
+                    self._metrics.add_gaps(MODEL, gained.gaps, gained.total)
+                self._traffic.told(self, told.at, told.running)
+                self._meter.look(self._traffic.running, told.at)
+                if told.failures:
+                    raise RuntimeError(f"measuring failed: {told.failures}")
+        self._frames.clear()
 
 
 def _events() -> list[bytes]:
@@ -142,30 +184,28 @@ def _with_logprobs() -> list[bytes]:
 
 
 def _measuring(chunks: list[bytes], *, asks_for_usage: bool) -> float:
-    """Microseconds for all of it: splitting, JSON, timeline, a tick of the live meter for every
-    second of the streams, and the exchanges' ends in the metrics."""
+    """Microseconds for all of it: splitting, JSON, timeline, what runs and what has
+    ended as frames, and the analyst's side of them, once for every second of the streams."""
     rig = _Rig()
 
     def prepare() -> Callable[[], None]:
-        observations = [rig.begin(asks_for_usage=asks_for_usage) for _ in range(_STREAMS)]
+        taps = [rig.begin(asks_for_usage=asks_for_usage) for _ in range(_STREAMS)]
         start = time.monotonic()
 
         def work() -> None:
             at = start
-            counters = [observation.token for observation in observations]
             for index, data in enumerate(chunks):
                 at += _INTERVAL
-                for number, observation in enumerate(observations):
-                    if not counters[number](at, data):
-                        observation.onward(data)
-                        observation.chunk(at, data)
-                        counters[number] = observation.token_counter()
+                for tap in taps:
+                    tap.data(at, data)
+                    if tap.is_behind:
+                        tap.catch_up()
                 if not index % 50:
                     rig.tick()
-            for observation in observations:
-                observation.passed_on(0.001)
-                observation.answer_ends()
-                observation.end("client_closed")
+            for tap in taps:
+                tap.passed_on(0.001)
+                tap.end("client_closed")
+            rig.take_in()
 
         return work
 

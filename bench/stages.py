@@ -193,7 +193,9 @@ class Bench:
         await self._mode(interval=INTERVAL, slots=STREAMS[0], events=0)
         for kind in ("no_scrape", "scrape"):
             for _ in self._turns((candidate,)):
-                with self._annulling(candidate, f"{kind}_longest_ms", f"{kind}_p99_ms"):
+                with self._annulling(
+                    candidate, f"{kind}_longest_ms", f"{kind}_p99_ms", f"{kind}_p999_ms"
+                ):
                     scraping = asyncio.create_task(
                         _scrape(candidate.port) if kind == "scrape" else asyncio.sleep(0)
                     )
@@ -209,6 +211,7 @@ class Bench:
                     add = self._results.add
                     add(candidate.name, f"{kind}_longest_ms", delays[-1] / 1e3)
                     add(candidate.name, f"{kind}_p99_ms", _percentile(delays, 0.99) / 1e3)
+                    add(candidate.name, f"{kind}_p999_ms", _percentile(delays, 0.999) / 1e3)
 
     # stages, each with a fresh process
 

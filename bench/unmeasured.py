@@ -1,84 +1,45 @@
-"""The proxy with an observer that observes nothing: `python -m bench.unmeasured ENGINE PORT`."""
+"""A relay with taps that measure nothing: `python -m bench.unmeasured ENGINE PORT`."""
 
 from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Callable, Mapping
 
-import proxy.app
-from proxy.measurement import Outcome
-from proxy.observation import Observation, Observer
-from proxy.server import serve
-from proxy.settings import Settings
-
-
-class NoObservation(Observation):
-    """Answers the relay's reports and forgets them."""
-
-    def __init__(self, exchange_id: str) -> None:
-        self.id = exchange_id.encode()
-
-    @property
-    def body_wanted(self) -> int:
-        return 0
-
-    def enter(self) -> None:
-        pass
-
-    def request_received(
-        self, at: float, body: bytes | None, encoding: bytes | None
-    ) -> bytes | None:
-        return None
-
-    def request_sent(self, at: float | None) -> None:
-        pass
-
-    def retried(self) -> None:
-        pass
-
-    def may_be_refused(self, status: int) -> bool:
-        return False
-
-    def hides(self, status: int, headers: Mapping[str, str]) -> bool:
-        return False
-
-    def answer_begins(self, status: int, headers: Mapping[str, str]) -> None:
-        pass
-
-    def token(self, at: float, data: bytes) -> bool:
-        return True
-
-    def token_counter(self) -> Callable[[float, bytes], bool]:
-        return self.token
-
-    def onward(self, data: bytes) -> bytes:
-        return data
-
-    def chunk(self, at: float, data: bytes) -> None:
-        pass
-
-    def passed_on(self, seconds: float) -> None:
-        pass
-
-    def answer_ends(self) -> bytes:
-        return b""
-
-    def end(self, outcome: Outcome) -> None:
-        pass
-
-    def refused(self, status: int) -> None:
-        pass
+import tokgauge.serve.relay_app
+from tokgauge.measure.no_tap import NoTap
+from tokgauge.measure.tap import Tap
+from tokgauge.measure.taps import Taps
+from tokgauge.serve.process import set_up_logging, spare_the_collector
+from tokgauge.serve.relay_app import RelayApp
+from tokgauge.serve.relay_server import RelayServer
+from tokgauge.serve.sockets import AnalystSockets, bind, path_of
+from tokgauge.serve.start import relay_settings
+from tokgauge.settings import Settings
 
 
-class NoObserver(Observer):
-    """Opens observations that observe nothing."""
+class NoTaps(Taps):
+    """Opens taps that pass bytes on and forget them."""
 
-    def open(self, method: str, path: bytes, at: float) -> Observation:
-        return NoObservation(secrets.token_hex(12))
+    def open(self, method: str, path: bytes, at: float) -> Tap:
+        tap = NoTap()
+        tap.id = secrets.token_hex(12).encode()
+        return tap
+
+
+def main() -> None:
+    settings = Settings(upstream=sys.argv[1], port=int(sys.argv[2]), log_level="warning")
+    set_up_logging(settings.log_level)
+    # Users have no such switch, and shall have none: the relay is changed from outside.
+    setattr(tokgauge.serve.relay_app, "Taps", NoTaps)  # noqa: B010
+    analyst = AnalystSockets.make()  # there is none: nothing is sent
+    relay = RelayApp(
+        relay_settings(settings), name="relay-0", records=path_of(analyst.to_records),
+        pages=path_of(analyst.to_pages),
+    )  # fmt: skip
+    server = RelayServer(relay, relay_settings(settings))
+    spare_the_collector()
+    server.run(bind(settings.host, [settings.port]))
 
 
 if __name__ == "__main__":
-    # Users have no such switch, and shall have none: the application is changed from outside.
-    setattr(proxy.app, "Observer", NoObserver)  # noqa: B010
-    serve(Settings(upstream=sys.argv[1], port=int(sys.argv[2]), log_level="warning"))
+    main()

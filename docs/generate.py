@@ -1,26 +1,24 @@
-"""Writes what follows from the code: config/tokgauge.toml, the tables of README.md and models.md.
+"""Writes what follows from the code: config/tokgauge.toml, docs/reference/, the table of models.md.
 
 python docs/generate.py writes; with --check it only says what is out of date (exit code 1).
 """
 
 from __future__ import annotations
 
-import re
 import sys
 import textwrap
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 from prometheus_client.metrics import MetricWrapperBase
 from pydantic.fields import FieldInfo
-
-from proxy.cli import main
-from proxy.metrics import Metrics
-from proxy.model.architectures import known_architectures
-from proxy.settings import DURATION_BUCKETS, Engine, Settings
+from tokgauge.cli import main
+from tokgauge.export.prometheus import Metrics
+from tokgauge.model.architectures import known_architectures
+from tokgauge.settings import DURATION_BUCKETS, Engine, Settings
 
 ROOT = Path(__file__).parent.parent
 
@@ -55,7 +53,7 @@ _HEAD = """\
 #
 # The environment wins over this file (TOKGAUGE_STREAM_IDLE_TIMEOUT for stream_idle_timeout), flags
 # win over both (--stream-idle-timeout). A wrong name or value is refused at the start.
-# Written by docs/generate.py from proxy/settings.py.
+# Written by docs/generate.py from proxy/tokgauge/settings.py.
 """
 
 
@@ -161,7 +159,7 @@ def alerts_table() -> Iterator[str]:
             name = rule["alert"]
             lasting = f" ({rule['for']})" if "for" in rule else ""
             yield (
-                f"| [{name}](docs/runbooks/{name}.md) | {rule['labels']['severity']} | "
+                f"| [{name}](../runbooks/{name}.md) | {rule['labels']['severity']} | "
                 f"{_cell(rule['annotations']['summary'])}{lasting} |"
             )
 
@@ -191,31 +189,67 @@ def architectures_table() -> Iterator[str]:
         yield f"| `{line.name}` | {shown} | {_cell(line.note)} |"
 
 
-TABLES: dict[str, dict[str, Callable[[], Iterator[str]]]] = {
-    "README.md": {
-        "settings": settings_table,
-        "metrics": metrics_table,
-        "commands": commands_table,
-        "alerts": alerts_table,
-    },
-    "docs/models.md": {"architectures": architectures_table},
-}
+_PAGES = {
+    "metrics": (
+        metrics_table,
+        """# Metrics
+
+At `/tokgauge/metrics`, for Prometheus. Times are in seconds, ratios from 0 to 1. `model` is a name
+that the engine lists, else `other`: whatever clients send, the number of series stays bounded. What
+is not known has no sample. [What is measured](../measuring.md) defines the terms.""",
+    ),
+    "settings": (
+        settings_table,
+        """# Settings
+
+A TOML file (`--config`, or `TOKGAUGE_CONFIG`), environment variables and flags, the later winning:
+`stream_idle_timeout` in the file is `TOKGAUGE_STREAM_IDLE_TIMEOUT` and `--stream-idle-timeout`.
+Lists are written `a,b,c` in variables and flags. A wrong name or value is refused at the start,
+with its place and what would be accepted. [config/tokgauge.toml](../../config/tokgauge.toml) holds
+all of them.""",
+    ),
+    "commands": (
+        commands_table,
+        """# Commands
+
+Each has `--help`. Completion for bash is `eval "$(_TOKGAUGE_COMPLETE=bash_source tokgauge)"` in
+`~/.bashrc` (`zsh_source` and `fish_source` for those).""",
+    ),
+    "alerts": (
+        alerts_table,
+        """# Alerts
+
+Of [config/alerts.yml](../../config/alerts.yml), which needs
+[config/recording_rules.yml](../../config/recording_rules.yml). In brackets: for how long.""",
+    ),
+}  # fmt: skip
+"""Page of docs/reference/ → its table, and what stands before it."""
+
+_NOTE = "<!-- Written by docs/generate.py: change the code, not this page. -->"
 
 
 def documents() -> dict[Path, str]:
     """Path → what should stand there."""
-    found = {ROOT / "config" / "tokgauge.toml": settings_file()}
-    for file, tables in TABLES.items():
-        text = (ROOT / file).read_text()
-        for name, table in tables.items():
-            start, end = f"<!-- {name}: docs/generate.py -->", f"<!-- end of {name} -->"
-            pattern = re.compile(re.escape(start) + ".*?" + re.escape(end), re.DOTALL)
-            block = "\n".join([start, *table(), end])
-            text, count = pattern.subn(lambda _, block=block: block, text)  # type: ignore[misc]
-            if count != 1:
-                raise SystemExit(f"{file} must have the marks {start} … {end} once")
-        found[ROOT / file] = text
-    return found
+    pages = {
+        ROOT / "docs" / "reference" / f"{name}.md": "\n".join([head, "", _NOTE, "", *table(), ""])
+        for name, (table, head) in _PAGES.items()
+    }
+    models = ROOT / "docs" / "models.md"
+    return {
+        **pages,
+        models: _with_table(models.read_text()),
+        ROOT / "config" / "tokgauge.toml": settings_file(),
+    }
+
+
+def _with_table(text: str) -> str:
+    """models.md with the table between its marks."""
+    start, end = "<!-- architectures: docs/generate.py -->", "<!-- end of architectures -->"
+    before, mark, rest = text.partition(start)
+    _, closing, after = rest.partition(end)
+    if not (mark and closing):
+        raise SystemExit(f"docs/models.md must have the marks {start} … {end}")
+    return "\n".join([before + start, *architectures_table(), end + after])
 
 
 def generate(*, check: bool) -> list[str]:

@@ -135,7 +135,7 @@ def board() -> Json:
                 ),
                 timeseries(
                     "How near decoding is to the card's limit",
-                    help_text("tokgauge_efficiency_ratio")
+                    help_text("tokgauge_memory_bandwidth_utilization_ratio")
                     + " High with many in flight: the card is used up, more load needs more cards.",
                     "percentunit",
                     Query(judged_efficiency(), "{{instance}} {{model}}"),

@@ -1,4 +1,4 @@
-"""GPU: what the card does, for whom, and how far the second opinions agree."""
+"""GPU: what the card does, for whom, and how far the cross-checks agree."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def board() -> Json:
                     "Bps",
                     Query(achieved, "{{instance}} {{model}} achieved ({{basis}})"),
                     Query(
-                        f"{achieved} / {select('tokgauge_efficiency_ratio')}",
+                        f"{achieved} / {select('tokgauge_memory_bandwidth_utilization_ratio')}",
                         "{{instance}} {{model}} available",
                     ),
                     Query(
@@ -55,19 +55,20 @@ def board() -> Json:
                 ),
                 timeseries(
                     "Disagreement with the engine's estimate",
-                    help_text("tokgauge_bandwidth_disagreement_ratio")
+                    help_text("tokgauge_engine_to_computed_bandwidth_ratio")
                     + " vLLM sets weights in 8 bits or with scales too low: it is a cross-check, "
                     "no truth. Needs --enable-mfu-metrics.",
                     "percentunit",
                     Query(
-                        select("tokgauge_bandwidth_disagreement_ratio"), "{{instance}} {{model}}"
+                        select("tokgauge_engine_to_computed_bandwidth_ratio"),
+                        "{{instance}} {{model}}",
                     ),
                     width=6,
                     links=runbooks("TokgaugeAboveCeiling"),
                 ),
                 gauge(
                     "Efficiency",
-                    help_text("tokgauge_efficiency_ratio"),
+                    help_text("tokgauge_memory_bandwidth_utilization_ratio"),
                     "percentunit",
                     Query(efficiency, "{{instance}} {{model}}"),
                     steps=EFFICIENCY_STEPS,

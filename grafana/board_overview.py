@@ -41,7 +41,7 @@ def board() -> Json:
             "Is it normal?": [
                 gauge(
                     "Efficiency",
-                    help_text("tokgauge_efficiency_ratio")
+                    help_text("tokgauge_memory_bandwidth_utilization_ratio")
                     + " Below 50 % suspect, to 70 % watch, from 70 % healthy; 85 to 92 % is as "
                     "good as hardware gets.",
                     "percentunit",

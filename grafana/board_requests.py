@@ -15,7 +15,7 @@ _GAP = "tokgauge_inter_chunk_latency_seconds"
 _TPOT = "tokgauge_time_per_output_token_seconds"
 _RATE = "tokgauge_decode_tokens_per_second"
 _CEILING = "tokgauge_request_ceiling_ratio"
-_OVERHEAD = "tokgauge_overhead_seconds"
+_OVERHEAD = "tokgauge_proxy_overhead_seconds"
 
 
 def _quantiles(histogram: str) -> list[Query]:
@@ -205,19 +205,23 @@ def board() -> Json:
                 ),
                 timeseries(
                     "Failures of measuring",
-                    help_text("tokgauge_observer_errors_total"),
+                    help_text("tokgauge_measurement_errors_total"),
                     "suffix: errors/s",
-                    Query(rate("tokgauge_observer_errors_total", "where"), "{{where}}"),
+                    Query(rate("tokgauge_measurement_errors_total", "where"), "{{where}}"),
+                    Query(
+                        rate("tokgauge_records_lost_total", "instance"),
+                        "lost records, {{instance}}",
+                    ),
                     width=4,
-                    links=runbooks("TokgaugeObserverErrors"),
+                    links=runbooks("TokgaugeMeasurementErrors"),
                 ),
                 timeseries(
-                    "Answers not read completely",
-                    help_text("tokgauge_unread_answers_total"),
+                    "Responses not read completely",
+                    help_text("tokgauge_unparsed_responses_total"),
                     "suffix: answers/s",
-                    Query(rate("tokgauge_unread_answers_total", "reason"), "{{reason}}"),
+                    Query(rate("tokgauge_unparsed_responses_total", "reason"), "{{reason}}"),
                     width=4,
-                    links=runbooks("TokgaugeAnswersUnread"),
+                    links=runbooks("TokgaugeResponsesUnparsed"),
                 ),
             ],
         },

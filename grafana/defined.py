@@ -1,4 +1,4 @@
-"""What may be queried: the proxy's metrics, read from proxy/metrics.py, and a few of the engine's.
+"""What may be queried: the proxy's metrics, read from its list of them, and a few of the engine's.
 
 Generation and tests use this one table, so that a dashboard cannot ask for what nobody exports.
 """
@@ -11,9 +11,8 @@ from functools import cache
 from typing import Any
 
 from prometheus_client.metrics import MetricWrapperBase
-
-from proxy.metrics import Metrics
-from proxy.settings import DURATION_BUCKETS
+from tokgauge.export.prometheus import Metrics
+from tokgauge.settings import DURATION_BUCKETS
 
 TARGET_LABELS = frozenset({"job", "instance"})
 """Labels that Prometheus gives to every series."""

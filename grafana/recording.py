@@ -20,13 +20,12 @@ from typing import Any
 
 import httpx2
 from panels import Json
-
-from proxy.server import BackgroundProxy
-from proxy.settings import Settings
-from proxy.simulator.gpu import Scene, SimulatedNvml
-from proxy.simulator.profile import EngineProfile, changed
-from proxy.simulator.server import running_engine
-from proxy.simulator.story import story
+from tokgauge.serve.background import BackgroundProxy
+from tokgauge.settings import Settings
+from tokgauge.simulator.demo_scenes import demo_scenes
+from tokgauge.simulator.gpu import Scene, SimulatedNvml
+from tokgauge.simulator.profile import EngineProfile, changed
+from tokgauge.simulator.server import running_engine
 
 PROGRAM = "prometheus"
 
@@ -141,7 +140,7 @@ def recording(pace: float = 1.0) -> Iterator[Recording]:
 
 
 def _acts(directory: Path, pace: float) -> Sequence[_Act]:
-    healthy, contended, quantised = story(directory)
+    healthy, contended, quantised = demo_scenes(directory)
     capped = replace(_measured(healthy.gpu, 73), gpus=tuple(
         replace(gpu, clock_reasons=_SW_POWER_CAP) for gpu in _measured(healthy.gpu, 73).gpus
     ))  # fmt: skip

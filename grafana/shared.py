@@ -61,7 +61,7 @@ def judged_efficiency() -> str:
     """The efficiency while the verdict judges it: not between prefills, nor with little traffic."""
     not_judged = select("tokgauge_verdict", level="not_judged")
     return (
-        f"{select('tokgauge_efficiency_ratio')} "
+        f"{select('tokgauge_memory_bandwidth_utilization_ratio')} "
         f"unless on (job, instance, model) ({not_judged} == 1)"
     )
 

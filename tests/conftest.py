@@ -1,5 +1,6 @@
 """Fixtures of the socket tests: a scripted engine with a real proxy before it."""
 
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,10 +14,23 @@ from tests.support.engine import ScriptedEngine, stream
 from tests.support.metrics import Scrape, Watch, scrape
 
 if TYPE_CHECKING:
-    from proxy.server import BackgroundProxy
-    from proxy.simulator.gpu import SimulatedNvml
+    from tokgauge.serve.background import BackgroundProxy
+    from tokgauge.simulator.gpu import SimulatedNvml
 
 MODELS = ("qwen", "gemma")
+
+
+@pytest.fixture(autouse=True)
+def _no_sockets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that is marked `socketless` keeps to that, in this process."""
+    if request.node.get_closest_marker("socketless") is None:
+        return
+
+    def refuse(sock: socket.socket, address: object) -> None:
+        raise AssertionError(f"a test that is marked socketless wants to use {address}")
+
+    monkeypatch.setattr(socket.socket, "bind", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
 
 
 @dataclass
@@ -54,8 +68,8 @@ def shared_engine() -> Iterator[ScriptedEngine]:
 
 def start_proxy(**settings: Any) -> "BackgroundProxy":
     """A proxy in this process, not yet entered. Imported late: most tests never need the server."""
-    from proxy.server import BackgroundProxy
-    from proxy.settings import Settings
+    from tokgauge.serve.background import BackgroundProxy
+    from tokgauge.settings import Settings
 
     return BackgroundProxy(Settings(**{"models": MODELS, "port": 0, "nvml": False, **settings}))
 
@@ -73,7 +87,7 @@ def rig(shared_engine: ScriptedEngine, shared_proxy: "BackgroundProxy") -> Rig:
     For the proxy it is another engine than that of the test before: nothing is known of it.
     """
     shared_engine.forget()
-    shared_proxy._server._readiness.facts.injection.begin_anew()
+    shared_proxy.relay.taps.injection.begin_anew()
     return Rig(shared_engine, shared_proxy)
 
 
@@ -92,7 +106,7 @@ def new_rig() -> Iterator[Callable[..., Rig]]:
 @pytest.fixture
 def nvml() -> Iterator["SimulatedNvml"]:
     """The founding scene's GPU, as pynvml sees it."""
-    from proxy.simulator.gpu import SimulatedNvml, founding_scene
+    from tokgauge.simulator.gpu import SimulatedNvml, founding_scene
 
     gpu = SimulatedNvml(founding_scene())
     gpu.install()

@@ -7,11 +7,11 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokgauge.diagnosis.answers import Answers, Spread, merge
+from tokgauge.dialects.request import read_request
+from tokgauge.measure.record import Outcome
+from tokgauge.measure.timeline import RequestTimeline
 
-from proxy.answers import Answers, Spread, together
-from proxy.exchange import Exchange
-from proxy.measurement import Outcome
-from proxy.wire.request import read_request
 from tests.support.chat import body_of, whole_answer
 from tests.support.engine import ROLE, chat_event
 
@@ -35,16 +35,16 @@ def ended(
     asked: bool = True, seconds: float = 3.0, outcome: Outcome = "ok",
 ) -> None:  # fmt: skip
     """One exchange whose answer comes at once, `seconds` after the request."""
-    exchange = Exchange(
+    exchange = RequestTimeline(
         exchange_id="0", method="POST", route="chat_completions", opened_at=0.0,
         gap_bounds=(1.0,), observed_body_bytes=1_000_000,
     )  # fmt: skip
     body = body_of(stream=asked)
     exchange.request_received(0.0, read_request(body), body)
     exchange.request_sent(0.0)
-    exchange.answer_begins(200, headers)
-    exchange.chunk(seconds, data)
-    answers.add(exchange.end(seconds, outcome, None), streamed=exchange.stream)
+    exchange.response_begins(200, headers)
+    exchange.data(seconds, data)
+    answers.add(exchange.end(seconds, outcome), streamed=exchange.stream)
 
 
 def test_streamed_and_unstreamed_answers() -> None:
@@ -74,11 +74,11 @@ def test_parts_add_up() -> None:
     ended(first, JSON, whole("length"), asked=False, seconds=9.0)
     ended(second, JSON, whole("stop"), asked=False, seconds=1.0)
     ended(second, EVENTS, b"".join(whole_answer("a")))
-    both = together([first, second])
+    both = merge([first, second])
     assert both.unstreamed_ratio == pytest.approx(2 / 3)
     assert both.truncated_ratio == pytest.approx(2 / 3)
     assert both.waits.median() == pytest.approx(1.0)
-    assert together([]).unstreamed_ratio is None
+    assert merge([]).unstreamed_ratio is None
 
 
 @settings(deadline=None)

@@ -26,10 +26,10 @@ def test_the_proxy_starts_with_the_variables_of_the_bench(
     for variable in documented():
         monkeypatch.setenv(variable, str(tmp_path))
     launcher = tmp_path / "tokgauge"  # the venv's, without having to be installed
-    launcher.write_text(f"#!{sys.executable}\nfrom proxy.cli import main\nmain()\n")
+    launcher.write_text(f"#!{sys.executable}\nfrom tokgauge.cli import main\nmain()\n")
     launcher.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "proxy"))
     with ScriptedEngine() as engine:
         place = Place(free_port(), engine.port, tmp_path)
         launch = tokgauge.start(place)

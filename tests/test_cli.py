@@ -7,11 +7,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from tokgauge import __version__
+from tokgauge.cli import main
+from tokgauge.settings import flag_name, option_fields
+from tokgauge.simulator.server import running_engine
 
-from proxy import __version__
-from proxy.cli import main
-from proxy.settings import flag_name, option_fields
-from proxy.simulator.server import running_engine
 from tests.support.process import run, serving
 
 COMMANDS = ["serve", "demo", "simulate", "probe", "ceiling", "plan", "check"]
@@ -98,14 +98,14 @@ def test_a_port_in_use(flag: str) -> None:
         taken.listen()
         port = str(taken.getsockname()[1])
         ended = run("serve", *UPSTREAM, "--port", "0", flag, port)
-    assert ended.returncode == 1
+    assert ended.returncode == 3
     assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
 def test_an_address_that_is_not_ours() -> None:
     ended = run("serve", *UPSTREAM, "--host", "192.0.2.1", "--port", "0")
-    assert ended.returncode == 1
+    assert ended.returncode == 3
     assert "cannot listen on 192.0.2.1:0" in ended.stderr
 
 

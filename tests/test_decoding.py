@@ -1,34 +1,36 @@
 """When the engine decoded, as the streams show it."""
 
 import pytest
+from tokgauge.diagnosis.decoding import DecodingWatch
+from tokgauge.dialects.request import RequestParams
+from tokgauge.measure.timeline import RequestTimeline
 
-from proxy.decoding import DecodingWatch
-from proxy.exchange import Exchange
-from proxy.wire.request import Asked
 from tests.support.engine import ROLE, chat_event
+
+pytestmark = pytest.mark.socketless
 
 CALL = chat_event({"tool_calls": [{"index": 0, "function": {"arguments": "1"}}]})
 
 
-def streamed(event: bytes, every: float) -> Exchange:
+def streamed(event: bytes, every: float) -> RequestTimeline:
     """A running stream of 21 such events since 100.0, read up to 100.0 + 20 x `every`."""
-    exchange = Exchange(
+    exchange = RequestTimeline(
         exchange_id="1", method="POST", route="chat_completions", opened_at=99.0,
         gap_bounds=(1.0,), observed_body_bytes=1000,
     )  # fmt: skip
-    exchange.request_received(99.0, Asked(stream=True))
+    exchange.request_received(99.0, RequestParams(stream=True), None)
     exchange.request_sent(99.0)
-    exchange.answer_begins(200, {"content-type": "text/event-stream"})
-    exchange.chunk(100.0, ROLE)
+    exchange.response_begins(200, {"content-type": "text/event-stream"})
+    exchange.data(100.0, ROLE)
     for number in range(21):
-        exchange.chunk(100.0 + number * every, event)
+        exchange.data(100.0 + number * every, event)
     return exchange
 
 
 def test_events_of_tool_calls_are_no_steps() -> None:
     """A parser holds their tokens back: the engine makes more steps than there are events."""
     plain, calling = streamed(chat_event("a"), 0.1), streamed(CALL, 0.2)
-    seen = DecodingWatch(100.0).look(102.0, [plain, calling])
+    seen = DecodingWatch(100.0).look(102.0, [plain.progress(), calling.progress()])
     assert seen.sequence_events / seen.event_seconds == pytest.approx(10)
     assert seen.sequence_seconds == pytest.approx(4), "they are decoded all the same"
-    assert DecodingWatch(100.0).look(102.0, [calling]).event_seconds == 0
+    assert DecodingWatch(100.0).look(102.0, [calling.progress()]).event_seconds == 0

@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from proxy.diagnosis.diagnose import diagnose
-from proxy.diagnosis.evidence import Evidence
-from proxy.diagnosis.verdict import (
+from tokgauge.diagnosis.evidence import Evidence
+from tokgauge.diagnosis.judgement import judge
+from tokgauge.diagnosis.verdict import (
     CAUSE_KINDS,
     LEVELS,
     NOT_JUDGED_REASONS,
     CauseKind,
     Level,
     NotJudgedReason,
+    Verdict,
 )
-from proxy.gpu.readings import THROTTLE_REASONS
+from tokgauge.diagnosis.wording import in_words
+from tokgauge.diagnosis.work import NoEfficiency, WhyNoEfficiency
+from tokgauge.gpu.readings import THROTTLE_REASONS
+
+pytestmark = pytest.mark.socketless
 
 MIB = 1024**2
+
+
+def diagnose(evidence: Evidence) -> Verdict:
+    return in_words(judge(evidence))
+
 
 # One stream of a 7B model on an A6000, traffic enough, nothing else known.
 BUSY = Evidence(
@@ -49,7 +59,7 @@ class Situation:
     evidence: Evidence
     level: Level
     causes: tuple[CauseKind, ...] = ()
-    acquitted: tuple[CauseKind, ...] | None = None
+    ruled_out: tuple[CauseKind, ...] | None = None
     """Checked only when given."""
     says: tuple[str, ...] = ()
     """Must be in the verdict's texts."""
@@ -66,7 +76,7 @@ SITUATIONS = [
             memory_clock_mhz=405, max_memory_clock_mhz=8_001,
         ),
         "healthy",
-        acquitted=("active_neighbour",),
+        ruled_out=("active_neighbour",),
         says=(
             "Healthy: decoding reaches 75 % of the hardware's ceiling (streamed bytes),"
             " 40.6 tok/s.",
@@ -77,7 +87,7 @@ SITUATIONS = [
         "one idle neighbour",
         replace(BUSY, efficiency=0.75, contention="idle_neighbours", neighbours=1),
         "healthy",
-        acquitted=("active_neighbour",),
+        ruled_out=("active_neighbour",),
         says=("1 other process on the GPU only holds memory and does not compute",),
     ),
     Situation(
@@ -165,7 +175,7 @@ SITUATIONS = [
             CLEAN, efficiency=0.55, throttle_reasons=frozenset({"sw_power_cap"}), power_watts=300
         ),
         "watch",
-        acquitted=(
+        ruled_out=(
             "active_neighbour", "power_throttling", "kv_cache_full", "long_prefills",
             "compute_bound", "cpu_bound",
         ),
@@ -175,7 +185,7 @@ SITUATIONS = [
         "power cap with unknown memory clock: neither accused nor cleared",
         replace(BUSY, efficiency=0.45, throttle_reasons=frozenset({"sw_power_cap"})),
         "suspect",
-        acquitted=(),
+        ruled_out=(),
         says=("cause unknown",),
     ),
     Situation(
@@ -326,7 +336,7 @@ SITUATIONS = [
         replace(CLEAN, efficiency=0.4, contention="active_neighbours"),
         "suspect",
         causes=("active_neighbour",),
-        acquitted=("memory_clock_low", "kv_cache_full", "long_prefills", "compute_bound"),
+        ruled_out=("memory_clock_low", "kv_cache_full", "long_prefills", "compute_bound"),
     ),
     Situation(
         "wrong weight bytes: 160 %",
@@ -454,14 +464,14 @@ SITUATIONS = [
         never_says=("measures",),
     ),
     Situation(
-        "above, and a second opinion is even higher: a note",
+        "above, and a cross-check is even higher: a note",
         replace(CLEAN, efficiency=1.2, bandwidth_ratio=0.5, speculative=False),
         "above_ceiling",
         causes=("wrong_ceiling_inputs", "cached_weights"),
         says=("the other source of the bandwidth says 50 % less",),
     ),
     Situation(
-        "healthy, and a second opinion differs",
+        "healthy, and a cross-check differs",
         replace(CLEAN, efficiency=0.80, engine_read_ratio=0.5),
         "healthy",
         says=("the engine's own estimate of the bytes read is 50 % less than ours",),
@@ -512,7 +522,7 @@ SITUATIONS = [
         Evidence(),
         "not_judged",
         reason="no_efficiency",
-        acquitted=(),
+        ruled_out=(),
         says=("the share of the hardware's ceiling is not known.", "tokgauge check"),
     ),
     Situation(
@@ -532,7 +542,7 @@ SITUATIONS = [
         "slow, and no evidence at all",
         Evidence(efficiency=0.31),
         "suspect",
-        acquitted=(),
+        ruled_out=(),
         says=(
             "Slow: decoding reaches 31 % of the hardware's ceiling; cause unknown.",
             "Not known here and worth a look: whether others compute on the GPU (nvidia-smi);"
@@ -544,7 +554,7 @@ SITUATIONS = [
         "slow, everything looked at, nothing found",
         replace(CLEAN, efficiency=0.31),
         "suspect",
-        acquitted=(
+        ruled_out=(
             "active_neighbour", "memory_clock_low", "kv_cache_full", "long_prefills",
             "compute_bound", "cpu_bound",
         ),
@@ -572,7 +582,7 @@ SITUATIONS = [
             "active_neighbour", "memory_clock_low", "preemption", "long_prefills",
             "compute_bound", "cpu_bound", "wrong_ceiling_inputs",
         ),
-        acquitted=(),
+        ruled_out=(),
     ),
     Situation(
         "healthy, and people wait in the queue",
@@ -656,14 +666,14 @@ def test_situation(situation: Situation) -> None:
     verdict = diagnose(situation.evidence)
     assert verdict.level == situation.level, verdict
     assert tuple(cause.kind for cause in verdict.causes) == situation.causes, verdict
-    if situation.acquitted is not None:
-        assert tuple(item.kind for item in verdict.acquitted) == situation.acquitted
+    if situation.ruled_out is not None:
+        assert tuple(item.kind for item in verdict.ruled_out) == situation.ruled_out
     assert verdict.reason == situation.reason
     said = "\n".join(
         (
             verdict.headline,
             *(text for cause in verdict.causes for text in (cause.evidence, cause.advice)),
-            *(item.evidence for item in verdict.acquitted),
+            *(item.evidence for item in verdict.ruled_out),
             *verdict.notes,
             *verdict.advice,
         )
@@ -744,6 +754,14 @@ _WORDS = {
     "steps_source": st.sampled_from([None, "engine", "streams"]),
     "contention": st.sampled_from(["none", "idle_neighbours", "active_neighbours", "unknown"]),
     "throttle_reasons": st.none() | st.frozensets(st.sampled_from([*THROTTLE_REASONS.values()])),
+    "no_efficiency": st.none()
+    | st.builds(
+        NoEfficiency,
+        why=st.sampled_from(get_args(WhyNoEfficiency)),
+        bandwidth=st.just("no GPU is seen"),
+        **dict.fromkeys(("steps", "busy_seconds", "tokens", "share"), st.floats(0, 100)),
+        needed=st.integers(1, 20),
+    ),
     "speculative": st.sampled_from([None, True, False]),
     "enough_traffic": st.sampled_from([None, True, False]),
 }
@@ -767,7 +785,7 @@ def test_laws(evidence: Evidence) -> None:
     assert verdict == diagnose(evidence)
     kinds = [cause.kind for cause in verdict.causes]
     assert len(kinds) == len(set(kinds))
-    assert not set(kinds) & {item.kind for item in verdict.acquitted}
+    assert not set(kinds) & {item.kind for item in verdict.ruled_out}
     assert all(cause.evidence and cause.advice for cause in verdict.causes)
     assert (verdict.reason is not None) == (verdict.level == "not_judged")
     if verdict.level in ("healthy", "not_judged"):
@@ -780,7 +798,7 @@ def test_laws(evidence: Evidence) -> None:
         assert evidence.contention == "active_neighbours"
     texts = [verdict.headline, *verdict.notes, *verdict.advice]
     texts += [cause.evidence for cause in verdict.causes]
-    texts += [item.evidence for item in verdict.acquitted]
+    texts += [item.evidence for item in verdict.ruled_out]
     for text in texts:
         assert text
         assert not {"None", "nan", "inf"} & set(text.replace(",", " ").split())

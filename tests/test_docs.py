@@ -15,12 +15,15 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+from tokgauge.commands.serve import command as serve
+from tokgauge.relay.states import TRANSITIONS, State
 
-from proxy.commands.serve import command as serve
 from tests.support.process import environment, run
 
+pytestmark = pytest.mark.socketless
+
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
@@ -99,14 +102,67 @@ def test_the_readme_has_the_two_make_commands_and_the_makefile_has_them() -> Non
         assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.M)
 
 
+def test_the_readme_is_short_and_leads_to_every_page() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert len(readme.splitlines()) <= 180
+    pages = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "reference").glob("*.md")]
+    unlinked = {
+        str(page.relative_to(ROOT)) for page in pages if f"{page.relative_to(ROOT)})" not in readme
+    }
+    assert unlinked == set()
+
+
 def test_every_dependency_is_explained() -> None:
-    table = (ROOT / "README.md").read_text().partition("## Dependencies")[2]
-    extras = PROJECT["project"]["optional-dependencies"].values()
-    for line in [
+    """By a comment of its line in pyproject.toml."""
+    text = (ROOT / "pyproject.toml").read_text()
+    lines = [
         *PROJECT["project"]["dependencies"],
-        *(line for lines in extras for line in lines),
-    ]:
-        assert re.search(rf"^\| .*\b{re.escape(Requirement(line).name)}\b.* \| ", table, re.M), line
+        *(line for extra in PROJECT["project"]["optional-dependencies"].values() for line in extra),
+    ]
+    for line in lines:
+        assert re.search(rf'^.*"{re.escape(line)}".*# \w+', text, re.M), line
+
+
+def test_the_life_of_a_request_has_the_transitions_of_the_code() -> None:
+    """A row `| FROM | TO | when |` for each transition, and none besides."""
+    text = (ROOT / "docs" / "life-of-a-request.md").read_text()
+    rows = re.findall(r"^\| ([A-Z]+) \| ([A-Z]+) \| .+ \|$", text, re.M)
+    told = {(State[before], State[after]) for before, after in rows}
+    assert len(told) == len(rows), "a transition has two rows"
+    assert told == {(before, after) for before, later in TRANSITIONS.items() for after in later}
+
+
+# packages
+
+
+def test_the_table_of_packages_is_the_import_contract() -> None:
+    """docs/design.md says what a package may import, pyproject.toml who may import it."""
+    text = (ROOT / "docs" / "design.md").read_text()
+    told = {
+        (package, imported)
+        for package, imports in re.findall(r"^\| `(\w+)/?` \| .+ \| (.+) \|$", text, re.M)
+        for imported in re.findall(r"`([\w.]+)/?`", imports)
+    }
+    held = set()
+    for contract in PROJECT["tool"]["importlinter"]["contracts"]:
+        (protected,) = contract["protected_modules"]
+        for importer in contract["allowed_importers"]:
+            held.add((_short(importer), _short(protected)))
+        for ignored in contract.get("ignore_imports", []):
+            importer, imported = ignored.split(".** -> ")
+            held.add((_short(importer), _short(imported)))
+    assert told == held
+
+
+def _short(module: str) -> str:
+    return module.removeprefix("tokgauge.")
+
+
+def test_every_package_is_under_the_import_contract() -> None:
+    contracts = PROJECT["tool"]["importlinter"]["contracts"]
+    protected = {_short(name) for contract in contracts for name in contract["protected_modules"]}
+    folders = {path.parent.name for path in (ROOT / "proxy" / "tokgauge").glob("*/__init__.py")}
+    assert folders == protected
 
 
 # locked dependencies
@@ -172,12 +228,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_has_everything_that_is_in_the_package(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        packed = {name for name in archive.namelist() if name.startswith("proxy/")}
+        packed = {f"proxy/{name}" for name in archive.namelist() if name.startswith("tokgauge/")}
     listed = subprocess.run(
         ["git", "ls-files", "proxy"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     there = {name for name in listed.stdout.split() if (ROOT / name).exists()}
-    assert "proxy/gpu/cards.tsv" in there
+    assert "proxy/tokgauge/gpu/cards.tsv" in there
     assert there - packed == set()
 
 
@@ -185,7 +241,7 @@ def test_the_wheel_runs_without_a_writable_home(wheel: Path, tmp_path: Path) -> 
     """As in the image: installed files only, a home that is not there, nothing written."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
-    code = "from proxy.cli import main; main(prog_name='tokgauge')"
+    code = "from tokgauge.cli import main; main(prog_name='tokgauge')"
     ended = subprocess.run(
         [sys.executable, "-c", code, "ceiling", "--json", "--gpu", "RTX A6000", "--params", "7e9"],
         cwd="/", capture_output=True, text=True, timeout=60,

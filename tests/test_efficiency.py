@@ -1,28 +1,30 @@
 """The bytes of a window whose contexts are only known within bounds."""
 
 import pytest
-
-from proxy.efficiency import Efficiency, NotJudged, Window, efficiency_of
-from proxy.model.kv import KvCache, KvGroup, KvUnknown
-from proxy.model.weights import Draft, Streamed, WeightsFound
+from tokgauge.diagnosis.efficiency import StepBytes, step_bytes
+from tokgauge.diagnosis.inputs import ModelBytes
+from tokgauge.diagnosis.work import NoEfficiency, StepShape
+from tokgauge.model.kv import KvCache, KvGroup, KvUnknown
+from tokgauge.model.weights import Draft, Streamed, WeightsFound
 
 # Gemma 3 270M in 8 bits: 18 layers of one KV head of 256, all but three with a window of 512.
 GEMMA = KvCache((KvGroup(3, 1024), KvGroup(15, 1024, "sliding", 512)), 1, "gguf:test")
 WEIGHTS = WeightsFound(Streamed(285e6), "gguf:test", 285e6, "gguf:test")
 
 
-def window(least: float, most: float | None, sequences: float = 1.0) -> Window:
-    return Window(
-        steps=1000, busy_seconds=2.0, steps_source="streams", sequences=sequences,
-        context_tokens=None, context_tokens_at_most=most, tokens_per_step=1.0, prefill_share=None,
-        context_tokens_at_least=least,
+def window(least: float, most: float | None, sequences: float = 1.0) -> StepShape:
+    return StepShape(
+        sequences=sequences, context_tokens_at_most=most, context_tokens_at_least=least,
+        tokens_per_step=1.0,
     )  # fmt: skip
 
 
-def judged(seen: Window, kv: KvCache | KvUnknown = GEMMA, weights: WeightsFound = WEIGHTS) -> float:
-    found = efficiency_of(seen, weights, kv, 1e12, 1)
-    assert isinstance(found, Efficiency), found
-    return found.achieved / 500  # bytes of one of the 500 steps in a second
+def judged(
+    shape: StepShape, kv: KvCache | KvUnknown = GEMMA, weights: WeightsFound = WEIGHTS
+) -> float:
+    found = step_bytes(shape, ModelBytes(weights, kv), 1)
+    assert isinstance(found, StepBytes), found
+    return found.total()
 
 
 def test_bounds_that_are_near_each_other_tell_the_bytes() -> None:
@@ -33,10 +35,10 @@ def test_bounds_that_are_near_each_other_tell_the_bytes() -> None:
 
 
 @pytest.mark.parametrize("seen", [window(0, 5000), window(0, None)])
-def test_bounds_that_are_far_apart_do_not(seen: Window) -> None:
-    found = efficiency_of(seen, WEIGHTS, GEMMA, 1e12, 1)
-    assert isinstance(found, NotJudged)
-    assert "how much context" in found.reason
+def test_bounds_that_are_far_apart_do_not(seen: StepShape) -> None:
+    found = step_bytes(seen, ModelBytes(WEIGHTS, GEMMA), 1)
+    assert isinstance(found, NoEfficiency)
+    assert found.why == "context_unknown"
 
 
 def test_a_state_counts_although_the_context_is_short() -> None:
@@ -47,11 +49,10 @@ def test_a_state_counts_although_the_context_is_short() -> None:
 def test_an_unknown_state_is_never_left_out() -> None:
     short = KvUnknown("its heads are not told")
     assert judged(window(0, 5), short) == 285e6
-    found = efficiency_of(
-        window(0, 5), WEIGHTS, KvUnknown("its state is not told", negligible_when_short=False),
-        1e12, 1,
-    )  # fmt: skip
-    assert isinstance(found, NotJudged)
+    stateful = KvUnknown("its state is not told", negligible_when_short=False)
+    found = step_bytes(window(0, 5), ModelBytes(WEIGHTS, stateful), 1)
+    assert isinstance(found, NoEfficiency)
+    assert found.kv_cache == "its state is not told"
 
 
 def test_what_drafting_reads_is_part_of_the_step() -> None:

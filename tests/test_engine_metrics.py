@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokgauge.engine.metrics_page import EngineRates, EngineReading, between, read
 
-from proxy.engine_metrics import EngineRates, EngineReading, between, read
+pytestmark = pytest.mark.socketless
 
 PAGES = Path(__file__).parent / "engine_pages"
 IDLE = (PAGES / "vllm_start.txt").read_bytes()

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 
 import pytest
+from tokgauge.diagnosis.live import RateWindow
 
-from proxy.live import RateWindow
 from tests.conftest import Rig
 from tests.support.chat import CHAT, ask, body_of
 from tests.support.client import JSON, request

@@ -9,9 +9,9 @@ from typing import Any
 import anthropic
 import openai
 import pytest
+from tokgauge.simulator.profile import EngineProfile
+from tokgauge.simulator.server import running_engine
 
-from proxy.simulator.profile import EngineProfile
-from proxy.simulator.server import running_engine
 from tests.conftest import start_proxy
 from tests.support.metrics import Watch, wait_until
 

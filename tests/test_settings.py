@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from proxy.settings import (
+from tokgauge.settings import (
     DURATION_BUCKETS,
     Engine,
     Settings,
@@ -17,6 +16,8 @@ from proxy.settings import (
     load_settings,
     option_fields,
 )
+
+pytestmark = pytest.mark.socketless
 
 URL = "http://127.0.0.1:8000"
 
@@ -299,10 +300,11 @@ def test_a_long_wrong_value_is_not_repeated_whole(tmp_path: Path) -> None:
 def test_variables_that_documents_name_are_settings() -> None:
     """Nothing tells people to set a variable that makes the proxy refuse to start."""
     root = Path(__file__).parent.parent
+    ignoring = root / "proxy" / "tokgauge" / "settings.py"  # names what it ignores
     places = ("README.md", "Dockerfile", "Makefile", "bench", "config", "deploy", "docs", "proxy")
     known = {f"TOKGAUGE_{name.upper()}" for name in option_fields()} | {"TOKGAUGE_CONFIG"}
     for path in (path for place in places for path in [root / place, *(root / place).rglob("*")]):
-        if path.is_file() and path != root / "proxy" / "settings.py":  # names what it ignores
+        if path.is_file() and path != ignoring:
             found = re.findall(rb"(?<!_)TOKGAUGE_[A-Z_]*[A-Z]\b", path.read_bytes())
             assert {variable.decode() for variable in found} <= known, path
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from tokgauge import __version__
+
 from bench.candidates.launch import Launch, Place
-from proxy import __version__
 
 NAME = "tokgauge"
 

@@ -1,11 +1,12 @@
-"""This proxy with an observer that observes nothing: the price of measuring is the difference."""
+"""This proxy with taps that measure nothing: the price of measuring is the difference."""
 
 from __future__ import annotations
 
 import sys
 
+from tokgauge import __version__
+
 from bench.candidates.launch import Launch, Place
-from proxy import __version__
 
 NAME = "tokgauge, unmeasured"
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from tokgauge.serve.background import BackgroundProxy
+from tokgauge.settings import Settings
+from tokgauge.simulator.demo_scenes import DemoScene, demo_scenes
+from tokgauge.simulator.gpu import SimulatedNvml
 
-from proxy.server import BackgroundProxy
-from proxy.settings import Settings
-from proxy.simulator.gpu import SimulatedNvml
-from proxy.simulator.story import Act, story
 from tests.alerts import services
 from tests.alerts.services import Prometheus, Webhook, wait_until
 from tests.alerts.test_rules import documented_queries, rules, run
@@ -78,7 +78,7 @@ class Traffic:
 @contextmanager
 def engine(directory: Path, port: int, profile: dict[str, object]) -> Iterator[None]:
     """A simulated engine as a process of its own; at the end it is killed, as by the kernel."""
-    command = (sys.executable, "-c", "from proxy.cli import main; main()", "simulate")
+    command = (sys.executable, "-c", "from tokgauge.cli import main; main()", "simulate")
     log = directory / "engine.log"
     with services.process(log, *command, "--port", str(port)) as running:
 
@@ -107,7 +107,8 @@ def knows_the_model(url: str) -> bool:
 def efficiency_above(prometheus: Prometheus, limit: float) -> bool:
     return bool(
         prometheus.query(
-            f"min_over_time(instance_model:tokgauge_efficiency_ratio:judged[4s]) > {limit}"
+            "min_over_time(instance_model:tokgauge_memory_bandwidth_utilization_ratio:judged[4s])"
+            f" > {limit}"
             " and on (model) instance_model:tokgauge_judged:ratio_avg5m == 1"
         )
     )
@@ -131,7 +132,7 @@ def check_every_expression(prometheus: Prometheus, url: str) -> None:
 def test_alerts_fire_and_resolve_with_what_happens(tmp_path: Path) -> None:
     for name in ("prometheus", "promtool", "alertmanager"):
         program(name)
-    healthy, contended, _ = story(tmp_path)
+    healthy, contended, _ = demo_scenes(tmp_path)
     gpu = SimulatedNvml(healthy.gpu)
     gpu.install()
     try:
@@ -140,7 +141,7 @@ def test_alerts_fire_and_resolve_with_what_happens(tmp_path: Path) -> None:
         gpu.uninstall()
 
 
-def play(directory: Path, gpu: SimulatedNvml, healthy: Act, contended: Act) -> None:
+def play(directory: Path, gpu: SimulatedNvml, healthy: DemoScene, contended: DemoScene) -> None:
     port = services.free_port()
     settings = Settings(
         upstream=f"http://127.0.0.1:{port}", port=0, rate_window=4, engine_metrics_interval=0.5,

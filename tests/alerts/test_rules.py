@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import yaml
+from tokgauge.export.prometheus import Metrics
+from tokgauge.settings import DURATION_BUCKETS
 
-from proxy.metrics import Metrics
-from proxy.settings import DURATION_BUCKETS
 from tests.support.programs import program
 
 ROOT = Path(__file__).parents[2]

@@ -29,6 +29,6 @@ def test_a_bomb_passes_and_is_not_measured(rig: Rig, coding: str, kind: str) -> 
     assert response.clean
     assert bytes(response.body) == bomb
     after = watch.after()
-    assert after.total("unread_answers_total", reason="size") == 1
+    assert after.total("unparsed_responses_total", reason="size") == 1
     assert after.total("completion_tokens_total") is None
-    assert after.total("observer_errors_total") is None
+    assert after.total("measurement_errors_total") is None

@@ -353,8 +353,8 @@ def check_plain(gained: Scrape, source: str = "usage") -> None:
     assert gained.total("requests_total", model="qwen") == 1
     assert reasons(gained) == {"stop": 1}
     assert gained.count("inter_chunk_latency_seconds") == 1
-    assert gained.total("unread_answers_total") is None
-    assert gained.total("observer_errors_total") is None
+    assert gained.total("unparsed_responses_total") is None
+    assert gained.total("measurement_errors_total") is None
 
 
 @pytest.mark.parametrize(("place", "members"), ODD_MEMBERS, ids=str)
@@ -403,7 +403,7 @@ def test_case_59_odd_details_of_usage(rig: Rig, odd: dict[str, Any], streaming: 
     assert tokens(gained) == (2, None)
     assert gained.total("prompt_tokens_total") == 5
     assert reasons(gained) == {"stop": 1}
-    assert gained.total("unread_answers_total") is None
+    assert gained.total("unparsed_responses_total") is None
 
 
 @pytest.mark.parametrize("choices", ["", 7, [None], [[]], [None, "x"]], ids=str)
@@ -415,7 +415,7 @@ def test_case_59_odd_choices_cost_no_usage(rig: Rig, choices: Any) -> None:
     ask(rig.port)
     gained = watch.after()
     assert tokens(gained) == (2, None)
-    assert gained.total("unread_answers_total", reason="json") == 1
+    assert gained.total("unparsed_responses_total", reason="json") == 1
 
 
 @pytest.mark.parametrize("delta", [[], "", 0, None, {}, [1]], ids=str)
@@ -534,8 +534,8 @@ def test_case_60_events_count_where_they_contradict_usage(rig: Rig, events: list
     assert gained.outcomes == {"ok": 1}
     assert tokens(gained) == (None, 3)
     assert gained.total("prompt_tokens_total") == 5, "that count does not grow"
-    assert gained.total("unread_answers_total", reason="usage") == 1
-    assert gained.total("unread_answers_total") == 1
+    assert gained.total("unparsed_responses_total", reason="usage") == 1
+    assert gained.total("unparsed_responses_total") == 1
 
 
 CONFIRMED = {
@@ -565,7 +565,7 @@ def test_case_60_usage_that_nothing_contradicts(rig: Rig, events: list[bytes], c
     gained = watch.after()
     assert tokens(gained) == (count or None, None)
     assert gained.total("prompt_tokens_total") == 5
-    assert gained.total("unread_answers_total") is None
+    assert gained.total("unparsed_responses_total") is None
 
 
 def test_case_60_in_messages(rig: Rig) -> None:
@@ -578,7 +578,7 @@ def test_case_60_in_messages(rig: Rig) -> None:
     gained = watch.after()
     assert tokens(gained) == (None, 4)
     assert gained.total("prompt_tokens_total") == 9
-    assert gained.total("unread_answers_total", reason="usage") == 1
+    assert gained.total("unparsed_responses_total", reason="usage") == 1
 
 
 def test_case_60_a_stream_that_is_left_early_is_no_contradiction(rig: Rig) -> None:
@@ -587,7 +587,7 @@ def test_case_60_a_stream_that_is_left_early_is_no_contradiction(rig: Rig) -> No
     leave_after(rig, MESSAGES, [start, *[text_delta()] * 4], reset=False)
     gained = watch.after()
     assert tokens(gained) == (None, 4)
-    assert gained.total("unread_answers_total") is None
+    assert gained.total("unparsed_responses_total") is None
 
 
 # 61: reasoning as content parts

@@ -703,4 +703,4 @@ def test_a_head_that_has_gone_out_for_another_answer(rig: Rig) -> None:
     assert not response.clean
     assert not response.body
     assert watch.after().outcomes == {"upstream_incomplete": 1}
-    assert rig.scrape().total("observer_errors_total") is None
+    assert rig.scrape().total("measurement_errors_total") is None

@@ -84,7 +84,7 @@ def test_case_01_crlf_cut_between_two_reads(rig: Rig) -> None:
     gained = watch.after()
     assert gained.total("token_events_total") == 2
     assert gained.total("completion_tokens_total", source="usage") == 2
-    assert gained.total("observer_errors_total") is None
+    assert gained.total("measurement_errors_total") is None
 
 
 def test_case_01_first_token_when_its_event_is_complete(rig: Rig) -> None:
@@ -143,7 +143,7 @@ def test_case_02_any_cutting(
         len(texts),
         len(texts) - (texts[-1] == ""),
     }
-    assert gained.total("observer_errors_total") is None
+    assert gained.total("measurement_errors_total") is None
 
 
 def test_case_02_three_byte_character_cut_between_two_reads(rig: Rig) -> None:
@@ -164,7 +164,7 @@ def test_case_02_three_byte_character_cut_between_two_reads(rig: Rig) -> None:
         gained = watch.after()
         assert gained.outcomes == {"ok": 1}
         assert gained.total("completion_tokens_total", source="usage") == 2
-        assert gained.total("observer_errors_total") is None
+        assert gained.total("measurement_errors_total") is None
 
 
 def test_case_02_twenty_events_in_one_read(rig: Rig) -> None:
@@ -290,7 +290,7 @@ def test_case_05_endless_line(rig: Rig, asked: bool) -> None:
     assert received == len(ROLE) + 6 + count * len(piece) + 2 + len(DONE)
     assert peak - before < 32 * 2**20, "memory grew with the line"
     gained = watch.after()
-    assert gained.total("unread_answers_total") == 1, "giving up must show in a counter"
+    assert gained.total("unparsed_responses_total") == 1, "giving up must show in a counter"
     # On this exchange only:
     rig.engine.on(CHAT, stream(*whole_answer("a", "b")))
     ask(rig.port)

@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from tokgauge.engine import metrics_page as engine_metrics
 
-from proxy import engine_metrics
 from tests.conftest import MODELS, start_proxy
 from tests.support.chat import CHAT
 from tests.support.client import JSON, fetch
@@ -92,6 +92,11 @@ def test_the_list_of_models(page: str) -> None:
         engine.on("/v1/models", send(answer(PAGES[page])))
         with start_proxy(upstream=engine.url, models=(), poll_interval=0.05) as proxy:
             carries(engine, proxy.port)
+            assert fetch(proxy.port, "GET", "/tokgauge/live").status == 200
+            assert "\nevil 1" not in scrape(proxy.port).text
+            assert scrape(proxy.port).total("observer_errors_total") is None
+            if page in CARDS:
+                return  # who has told names is not asked again
             engine.on("/v1/models", send(answer(PAGES[page])))  # later, too
             before = len(engine.requests)
             engine.wait_requests(before + 3, timeout=20)
@@ -105,7 +110,7 @@ def test_the_list_of_models(page: str) -> None:
                 return bool(scrape(proxy.port).total("requests_total", model="qwen"))
 
             wait_until(named, 10, "the names that came later are known")
-            assert scrape(proxy.port).total("observer_errors_total") is None
+            assert scrape(proxy.port).total("measurement_errors_total") is None
 
 
 @pytest.mark.parametrize("page", METRICS)
@@ -121,4 +126,4 @@ def test_the_page_of_metrics(page: str) -> None:
             engine.on("/metrics", send(answer(GOOD_METRICS, content_type="text/plain")))
             before = len(engine.requests)
             engine.wait_requests(before + 3, timeout=20)
-            assert scrape(proxy.port).total("observer_errors_total") is None
+            assert scrape(proxy.port).total("measurement_errors_total") is None

@@ -56,10 +56,10 @@ FAMILIES = {
     "time_per_output_token_seconds",
     "silent_wait_seconds",
     "decode_tokens_per_second",
-    "overhead_seconds",
+    "proxy_overhead_seconds",
     "output_tokens_per_second",
     "streams_stalled",
-    "observer_errors",
+    "measurement_errors",
     "upstream_up",
     "build_info",
 }
@@ -118,16 +118,16 @@ def test_case_34_a_known_model_keeps_its_name(rig: Rig) -> None:
 
 
 def test_case_34_models_learned_from_the_engine(new_rig: Callable[..., Rig]) -> None:
-    rig = new_rig(models=(), poll_interval=0.1)
-    rig.engine.models = ["late-model"]
-    rig.engine.on(CHAT, stream(*whole_answer("a", "b")))
+    with ScriptedEngine(["late-model"]) as engine:
+        rig = new_rig(engine, models=(), poll_interval=0.1)
+        rig.engine.on(CHAT, stream(*whole_answer("a", "b")))
 
-    def known() -> bool:
-        watch = rig.watch()
-        ask(rig.port, model="late-model")
-        return watch.after().total("requests_total", model="late-model") == 1
+        def known() -> bool:
+            watch = rig.watch()
+            ask(rig.port, model="late-model")
+            return watch.after().total("requests_total", model="late-model") == 1
 
-    wait_until(known, 5, "the model's name becomes a label")
+        wait_until(known, 5, "the model's name becomes a label")
 
 
 def test_case_35_all_names_without_traffic_and_no_false_zeros(
@@ -137,7 +137,11 @@ def test_case_35_all_names_without_traffic_and_no_false_zeros(
     idle = rig.scrape()
     assert set() == FAMILIES - idle.names
     # A sample of 0 would claim knowledge that nobody has.
-    for name in ("output_tokens_per_second", "efficiency_ratio", "completion_tokens_total"):
+    for name in (
+        "output_tokens_per_second",
+        "memory_bandwidth_utilization_ratio",
+        "completion_tokens_total",
+    ):
         assert idle.total(name) in (None, 0 if name.endswith("_total") else None), name
     for name in ("time_to_first_token_seconds", "decode_tokens_per_second"):
         assert not idle.count(name)
@@ -283,12 +287,12 @@ class Process:
     port: int
 
     @property
-    def workers(self) -> list[psutil.Process]:
-        """The processes that accept connections, in case the first one only watches."""
+    def relays(self) -> list[psutil.Process]:
+        """The processes that accept connections."""
         found = []
         for child in psutil.Process(self.popen.pid).children(recursive=True):
             with suppress(psutil.Error):
-                if "resource_tracker" not in " ".join(child.cmdline()):
+                if "tokgauge.serve.relay_process" in child.cmdline():
                     found.append(child)
         return found
 
@@ -299,7 +303,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Process]]:
     readers: list[threading.Thread] = []
 
     def start(upstream: str, *flags: str, **environment: str) -> Process:
-        command = [sys.executable, "-c", "from proxy.cli import main; main()", "serve"]
+        command = [sys.executable, "-c", "from tokgauge.cli import main; main()", "serve"]
         command += ["--upstream", upstream, "--host", "127.0.0.1", "--port", "0", *flags]
         popen = subprocess.Popen(
             command,
@@ -369,10 +373,11 @@ def test_case_36_two_workers_give_one_sum(rig: Rig, serve: Callable[..., Process
     ask_often(process.port, 20)
     settled(process.port, 20)
     assert scrape(process.port).total("completion_tokens_total", source="usage") == 40
-    workers = process.workers
-    assert len(workers) >= 2
-    workers[0].kill()
-    wait_until(lambda: len(process.workers) >= 2, 20, "the worker comes back")
+    relays = process.relays
+    assert len(relays) == 2
+    relays[0].kill()
+    settled(process.port, 20)
+    wait_until(lambda: len(process.relays) == 2, 20, "the relay comes back")
     wait_until(lambda: ready(process.port), 40, "ready again")
     settled(process.port, 20)
     ask_often(process.port, 10)
@@ -388,7 +393,7 @@ def test_case_36_earlier_runs_and_other_instances_are_never_mixed_in(
     ask_often(first.port, 6)
     settled(first.port, 6)
     assert ok_requests(scrape(second.port)) == 0
-    for process in (first.popen, *first.workers):
+    for process in (first.popen, *first.relays):
         process.kill()
     first.popen.wait(5)
     third = serve(rig.engine.url, "--workers", "2")

@@ -77,10 +77,10 @@ def test_no_event_of_many_streams_is_handed_over_late(
     assert late == []
     assert statistics.median(delays) < LIMIT / 10
 
-    wait_until(lambda: rig.scrape().since(before).count("overhead_seconds") >= STREAMS)
+    wait_until(lambda: rig.scrape().since(before).count("proxy_overhead_seconds") >= STREAMS)
     gained = rig.scrape().since(before)
     assert gained.outcomes == {"ok": STREAMS}
-    assert gained.count("overhead_seconds") == STREAMS
+    assert gained.count("proxy_overhead_seconds") == STREAMS
     # An exchange's overhead is the sum over its events: for each of them it is even less.
-    within = gained.total("overhead_seconds_bucket", le=str(LIMIT))
+    within = gained.total("proxy_overhead_seconds_bucket", le=str(LIMIT))
     assert within == STREAMS

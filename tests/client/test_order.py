@@ -6,11 +6,20 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.client.support import GET, PATH, echoed, read_all
+from tests.client.support import GET, PATH, chunked, echoed, read_all
 from tests.conftest import Rig
 from tests.support.chat import CHAT, body_of, whole_answer
-from tests.support.client import JSON, request
-from tests.support.engine import EVENT_STREAM, LAST_CHUNK, ROLE, Conversation, chat_event
+from tests.support.client import JSON, fetch, request
+from tests.support.engine import (
+    EVENT_STREAM,
+    LAST_CHUNK,
+    ROLE,
+    Conversation,
+    answer,
+    chat_event,
+    send,
+)
+from tests.support.metrics import wait_until
 
 EVENTS = whole_answer("a", "b")
 A = chat_event("a")
@@ -190,3 +199,35 @@ def test_a_request_behind_an_answer_is_not_in_flight_beside_it(
             client.send(GET + too_large + GET + GET + too_large)
             statuses = [client.read_response().status for _ in range(5)]
             assert statuses == [200, 413, 200, 200, 413]
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/embeddings", "/v1/files"])
+@pytest.mark.parametrize("size", [5, 300_000])
+@pytest.mark.parametrize("coding", ["length", "chunked"])
+@pytest.mark.parametrize("warm", [False, True], ids=["fresh", "reused"])
+def test_a_client_that_leaves_is_seen_whatever_it_sent(
+    rig: Rig, warm: bool, coding: str, size: int, path: str
+) -> None:
+    """Also one whose body came while the connection to the engine was made."""
+
+    async def never(c: Conversation) -> None:
+        await c.until_peer_leaves()
+
+    rig.engine.drop_connections()
+    wait_until(lambda: not rig.engine.open_connections)
+    if warm:
+        rig.engine.on("/v1/warm", send(answer(b"ok")))
+        assert fetch(rig.port, "GET", "/v1/warm").status == 200
+        rig.engine.requests.clear()
+    rig.engine.on(path, never)
+    body = b"x" * size
+    with rig.client() as client:
+        if coding == "chunked":
+            client.send(CHUNKED.replace(PATH.encode(), path.encode()) + chunked(body))
+        else:
+            client.send(request("POST", path, [], body))
+        (received,) = rig.engine.wait_requests(1)
+        received.wait_complete()
+        left = time.monotonic()
+    assert received.wait_closed() - left < 2
+    wait_until(lambda: not rig.scrape().total("requests_in_flight"))

@@ -8,10 +8,10 @@ import httptools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokgauge.http.error_responses import ErrorResponse
+from tokgauge.http.request import Request
+from tokgauge.http.request_parser import RequestParser
 
-from proxy.client_request import ClientRequest
-from proxy.errors import Refusal
-from proxy.request_reader import RequestReader
 from tests.client.support import chunked
 from tests.client.test_request_lines import BODIES, HEADERS
 
@@ -29,14 +29,14 @@ class Sink:
 
     def head_begins(self) -> None: ...
 
-    def request_begins(self, request: ClientRequest) -> None:
+    def request_begins(self, request: Request) -> None:
         if request.refusal is not None:
             self.refused = request.refusal.status
         else:
             headers = [(n, v.strip(b" \t")) for n, v in request.headers]
             self.requests.append([request.method, request.target, headers, b""])
 
-    def head_broken(self, request: ClientRequest) -> None:
+    def head_broken(self, request: Request) -> None:
         assert request.refusal is not None
         self.refused = request.refusal.status
 
@@ -47,13 +47,13 @@ class Sink:
     def request_ends(self) -> None:
         self.whole += 1
 
-    def body_refused(self, refusal: Refusal) -> None:
+    def body_refused(self, refusal: ErrorResponse) -> None:
         self.refused = refusal.status
 
 
-def read(data: bytes, cuts: list[int]) -> tuple[Sink, RequestReader]:
+def read(data: bytes, cuts: list[int]) -> tuple[Sink, RequestParser]:
     sink = Sink()
-    reader = RequestReader(sink, LIMIT)
+    reader = RequestParser(sink, LIMIT)
     edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
     for start, stop in itertools.pairwise(edges):
         reader.feed(data[start:stop])
@@ -185,7 +185,7 @@ def test_an_offer_changes_nothing_else(good: bytes, offer: bytes) -> None:
 def test_a_flood_of_tiny_chunks_is_read_in_turns() -> None:
     body = b"".join(b"1;a\r\n%c\r\n" % n for n in b"abc" * 2000) + chunked(*[b"d"] * 6000)
     sink = Sink()
-    reader = RequestReader(sink, 65536)
+    reader = RequestParser(sink, 65536)
     reader.feed(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + body + GOOD[0])
     turns = 0
     while reader.waits:
@@ -200,7 +200,7 @@ def test_a_flood_of_tiny_chunks_is_read_in_turns() -> None:
 
 def test_nothing_begins_while_there_is_enough() -> None:
     sink = Sink(has_enough=True)
-    reader = RequestReader(sink, LIMIT)
+    reader = RequestParser(sink, LIMIT)
     reader.feed(GOOD[0] + GOOD[2])
     assert reader.waits
     assert sink.requests == []

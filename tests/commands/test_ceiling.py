@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from tokgauge.commands.ceiling import command
 
-from proxy.commands.ceiling import command
 from tests.model import checkpoints
 
 
@@ -273,7 +273,7 @@ def test_extremes_stay_finite() -> None:
 
 
 def test_as_a_real_process_prints_plain_text(models: Path) -> None:
-    code = "from proxy.commands.ceiling import command; command()"
+    code = "from tokgauge.commands.ceiling import command; command()"
     arguments = ["--model", str(models / "Qwen2.5-7B"), "--gpu", "A6000", "--measured", "40.58"]
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from tokgauge.commands.check import command
+from tokgauge.simulator import gpu as simulated
+from tokgauge.simulator.profile import EngineProfile
+from tokgauge.simulator.server import running_engine
 
-from proxy.commands.check import command
-from proxy.simulator import gpu as simulated
-from proxy.simulator.profile import EngineProfile
-from proxy.simulator.server import running_engine
 from tests.model import checkpoints, zoo
 from tests.support.engine import (
     DONE,
@@ -38,7 +38,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[simulated.SimulatedNvml]:
     """The founding scene, seen from the host."""
     for name in [name for name in os.environ if name.startswith("TOKGAUGE_")]:
         monkeypatch.delenv(name)
-    for module in ("proxy.gpu.nvml", "proxy.check.gpus"):
+    for module in ("tokgauge.gpu.nvml", "tokgauge.check.gpus"):
         monkeypatch.setattr(f"{module}.in_host_pid_namespace", lambda: True)
     library = simulated.SimulatedNvml(simulated.founding_scene())
     library.install()
@@ -173,7 +173,7 @@ def test_a_table_for_people(url: str) -> None:
 def test_a_real_process_without_an_engine() -> None:
     done = subprocess.run(
         [
-            *(sys.executable, "-c", "from proxy.cli import main; main()"),
+            *(sys.executable, "-c", "from tokgauge.cli import main; main()"),
             *("check", "--upstream", "http://127.0.0.1:9", "--no-nvml"),
         ],
         capture_output=True,
@@ -243,7 +243,7 @@ def test_without_gpus_it_works_and_says_what_to_set(
 def test_hidden_processes_are_a_warning(
     url: str, nvml: simulated.SimulatedNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("proxy.gpu.nvml", "proxy.check.gpus"):
+    for module in ("tokgauge.gpu.nvml", "tokgauge.check.gpus"):
         monkeypatch.setattr(f"{module}.in_host_pid_namespace", lambda: False)
     found = findings("--upstream", url)
     assert "--pid=host" in found["gpu", "process names"]["text"]

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from tokgauge.commands.plan import command
 
-from proxy.commands.plan import command
 from tests.model import checkpoints, zoo
 
 
@@ -406,7 +406,7 @@ def test_extremes_stay_finite() -> None:
 
 
 def test_as_a_real_process() -> None:
-    code = "from proxy.commands.plan import command; command()"
+    code = "from tokgauge.commands.plan import command; command()"
     done = subprocess.run(
         [sys.executable, "-c", code, "--params", "480B"],
         capture_output=True,

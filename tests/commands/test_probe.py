@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import trustme
 from click.testing import CliRunner, Result
+from tokgauge.commands.probe import command
+from tokgauge.simulator import gpu as simulated
+from tokgauge.simulator.profile import EngineProfile
+from tokgauge.simulator.server import running_engine
 
-from proxy.commands.probe import command
-from proxy.simulator import gpu as simulated
-from proxy.simulator.profile import EngineProfile
-from proxy.simulator.server import running_engine
 from tests.model import checkpoints
 from tests.support.engine import (
     DONE,
@@ -114,7 +114,7 @@ def test_the_founding_experiment(tmp_path: Path) -> None:
     with running_engine(EngineProfile(root=str(tmp_path / "Qwen2.5-7B"))) as url:
         done = subprocess.run(
             [
-                *(sys.executable, "-c", "from proxy.cli import main; main()"),
+                *(sys.executable, "-c", "from tokgauge.cli import main; main()"),
                 *("probe", url, "--gpu", "RTX A6000", "--max-tokens", "128", "--json"),
             ],
             capture_output=True,
@@ -164,7 +164,7 @@ def test_what_is_unknown_is_said_with_what_to_set(fast: str) -> None:
     assert result.exit_code == 0, result.output
     assert "bandwidth: unknown (NVML shows no GPU here: name the card with --gpu)" in result.stdout
     assert "set --weights-bytes, or --params and --bits" in result.stdout
-    assert "* Not judged: bandwidth unknown" in result.stdout
+    assert "the bandwidth is not known: NVML shows no GPU here" in result.stdout
     assert "ceiling on" not in result.stdout
 
 
@@ -179,14 +179,14 @@ def test_an_estimate_is_called_one(fast: str) -> None:
 def test_the_card_comes_from_nvml_when_the_server_is_here(
     no_gpu: simulated.SimulatedNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.gpu.nvml.in_host_pid_namespace", lambda: True)
+    monkeypatch.setattr("tokgauge.gpu.nvml.in_host_pid_namespace", lambda: True)
     no_gpu.scene = simulated.founding_scene()
     with running_engine(EngineProfile(speed=2)) as url:
         found = document(url, "--weights-bytes", "7.07GB", "--max-tokens", "160")
     assert found["ceiling"]["bandwidth_bytes_per_second"] == 768e9
     assert found["ceiling"]["bandwidth_source"] == "catalogue"
     assert found["verdict"]["level"] in ("healthy", "watch"), "a loaded machine tests more slowly"
-    cleared = [one["kind"] for one in found["verdict"]["acquitted"]]
+    cleared = [one["kind"] for one in found["verdict"]["ruled_out"]]
     assert "active_neighbour" in cleared, "idle neighbours are no culprits"
 
 
@@ -242,7 +242,7 @@ def test_the_document_has_its_keys(fast: str) -> None:
         "bytes_per_step", "tokens_per_second", "share",
     ]  # fmt: skip
     assert list(found["verdict"]) == [
-        "level", "headline", "causes", "acquitted", "notes", "advice", "reason",
+        "level", "headline", "causes", "ruled_out", "notes", "advice", "reason",
     ]  # fmt: skip
     assert list(found["runs"][0]) == ["not_streamed", "streamed"]
     assert list(found["runs"][0]["streamed"]) == [

@@ -9,8 +9,8 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from tokgauge.settings import load_settings
 
-from proxy.settings import load_settings
 from tests.support.programs import program
 
 BASE = Path(__file__).parents[2] / "deploy" / "kubernetes"

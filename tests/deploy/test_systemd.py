@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tokgauge.settings import Settings
 
-from proxy.settings import Settings
 from tests.support.programs import program
 
 UNIT = Path(__file__).parents[2] / "deploy" / "systemd" / "tokgauge.service"

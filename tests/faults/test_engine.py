@@ -243,9 +243,7 @@ def prepare(rig: Rig, kind: Kind, script: Script, *, early: bool = False) -> Non
 
 
 def nothing_left(rig: Rig) -> None:
-    state = rig.proxy._server.server_state
-    wait_until(lambda: not state.tasks, 5, "no task is left")
-    wait_until(lambda: not state.connections, 5, "no client connection is left")
+    wait_until(lambda: not rig.proxy.clients, 5, "no client connection is left")
     wait_until(lambda: not rig.scrape().total("requests_in_flight"), 5, "nothing is in flight")
 
 

@@ -4,8 +4,8 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from tokgauge.measure.timeline import RequestTimeline
 
-from proxy.exchange import Exchange
 from tests.conftest import Rig
 from tests.faults.kinds import KINDS, Kind, look, right_answer, right_body, works
 from tests.faults.test_engine import nothing_left, prepare
@@ -71,7 +71,9 @@ def test_the_limit_of_a_body(new_rig: Callable[..., Rig], kind: Kind) -> None:
 
 
 @KIND
-@pytest.mark.parametrize("method", ["answer_begins", "chunk", "end", "request_received"])
+@pytest.mark.parametrize(
+    "method", ["response_begins", "data", "end", "request_received", "request_sent", "passed_on"]
+)
 def test_measuring_fails(
     new_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch, kind: Kind, method: str
 ) -> None:
@@ -81,15 +83,15 @@ def test_measuring_fails(
     def fails(*arguments: object, **named: object) -> None:
         raise RuntimeError("made to fail")
 
-    assert hasattr(Exchange, method)
-    monkeypatch.setattr(Exchange, method, fails)
+    assert hasattr(RequestTimeline, method)
+    monkeypatch.setattr(RequestTimeline, method, fails)
     with rig.client() as client:
         client.send(kind.data)
         seen = look(client)
         assert seen.response is not None
         assert (seen.status, seen.manner, seen.response.body) == (200, "whole", right_body(kind))
         assert works(lambda: client)
-    assert (rig.scrape().total("observer_errors_total") or 0) > 0
+    assert (rig.scrape().total("measurement_errors_total") or 0) > 0
     monkeypatch.undo()
     nothing_left(rig)
 
@@ -109,7 +111,7 @@ def test_a_drain_lets_what_runs_come_to_its_end(new_rig: Callable[..., Rig], kin
     with rig.client() as client:
         client.send(kind.data)
         response = client.read_head()
-        rig.proxy._server.should_exit = True
+        rig.proxy.drain()
         go.set()
         client.read_body(response)
         assert response.clean

@@ -1,9 +1,10 @@
 """The bandwidth of the engine's GPUs and where it comes from."""
 
 import pytest
+from tokgauge.gpu.bandwidth import engine_bandwidth, gpu_bandwidth, nvml_bandwidth
+from tokgauge.gpu.readings import GpuReading
 
-from proxy.gpu.bandwidth import engine_bandwidth, gpu_bandwidth, nvml_bandwidth
-from proxy.gpu.readings import GpuReading
+pytestmark = pytest.mark.socketless
 
 MIB = 1024**2
 

@@ -1,8 +1,9 @@
 """The card table: the right card or none, never the most similar one (CASES 40)."""
 
 import pytest
+from tokgauge.gpu.catalogue import find_cards, load_catalogue, match_card
 
-from proxy.gpu.catalogue import find_cards, load_catalogue, match_card
+pytestmark = pytest.mark.socketless
 
 MIB = 1024**2
 GIB = 1024**3

@@ -1,12 +1,11 @@
-"""Contention: who is accused, who is acquitted, and when nobody can say (CASES 38 and 39)."""
+"""Contention: who is accused, who is cleared, and when nobody can say (CASES 38 and 39)."""
 
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-
-from proxy.gpu.contention import (
+from tokgauge.gpu.contention import (
     DEFAULT_ENGINE_NAMES,
     Contention,
     ContentionHistory,
@@ -15,9 +14,11 @@ from proxy.gpu.contention import (
     was_busy,
     worst,
 )
-from proxy.gpu.nvml import NvmlReader
-from proxy.gpu.readings import GpuProcess, GpuReading, Snapshot
-from proxy.simulator import gpu as simulated
+from tokgauge.gpu.nvml import NvmlReader
+from tokgauge.gpu.readings import GpuProcess, GpuReading, Snapshot
+from tokgauge.simulator import gpu as simulated
+
+pytestmark = pytest.mark.socketless
 
 MIB = 1024**2
 GIB = 1024**3
@@ -52,7 +53,7 @@ def judge(
 
 
 @pytest.mark.parametrize("busy", [True, False, None])
-def test_the_founding_scene_acquits_the_neighbours(reader: NvmlReader, busy: bool | None) -> None:
+def test_the_founding_scene_clears_the_neighbours(reader: NvmlReader, busy: bool | None) -> None:
     snapshot = reader.read()
     assert [gpu.utilization_ratio for gpu in snapshot.gpus] == [0.0, 0.47, 0.0]
     assert len(snapshot.gpus[0].processes or ()) == 6
@@ -133,7 +134,7 @@ def test_what_nvml_hides_is_unknown(
     assert contention.neighbours == ()
 
 
-def test_a_gpu_at_rest_acquits_even_when_nothing_else_is_told(
+def test_a_gpu_at_rest_clears_even_when_nothing_else_is_told(
     nvml: simulated.SimulatedNvml, reader: NvmlReader
 ) -> None:
     nvml.scene = simulated.wsl_scene()
@@ -305,19 +306,19 @@ def test_the_worst_of_several_states() -> None:
 def test_an_exchange_carries_the_worst_that_it_met() -> None:
     active = replace(NEIGHBOUR, sm_ratio=0.5)
     history = ContentionHistory(EngineOnGpu(), engine_busy=lambda at: True)
-    assert history.met(0.0, 5.0) == "unknown"
+    assert history.contention_during(0.0, 5.0) == "unknown"
     assert history.latest(0.0) == ()
     for at, processes in enumerate([(ENGINE,), (ENGINE, NEIGHBOUR), (ENGINE, active), (ENGINE,)]):
         history.add(Snapshot(at=float(at), up=True, gpus=(gpu(*processes, utilization=0.9),)))
 
-    assert history.met(0.0, 0.5) == "none"
-    assert history.met(0.0, 1.5) == "idle_neighbours"
-    assert history.met(0.0, 9.0) == "active_neighbours"
-    assert history.met(3.0, 9.0) == "none"
+    assert history.contention_during(0.0, 0.5) == "none"
+    assert history.contention_during(0.0, 1.5) == "idle_neighbours"
+    assert history.contention_during(0.0, 9.0) == "active_neighbours"
+    assert history.contention_during(3.0, 9.0) == "none"
     # Shorter than a sampling period: the sample before it counts, while it is fresh.
-    assert history.met(2.2, 2.4) == "active_neighbours"
-    assert history.met(4.0, 4.1) == "none"
-    assert history.met(40.0, 41.0) == "unknown"
+    assert history.contention_during(2.2, 2.4) == "active_neighbours"
+    assert history.contention_during(4.0, 4.1) == "none"
+    assert history.contention_during(40.0, 41.0) == "unknown"
     assert [item.state for item in history.latest(3.5)] == ["none"]
     assert history.latest(10.0) == ()
 
@@ -325,5 +326,5 @@ def test_an_exchange_carries_the_worst_that_it_met() -> None:
 def test_a_snapshot_without_nvml_is_unknown_to_an_exchange() -> None:
     history = ContentionHistory(EngineOnGpu(), engine_busy=lambda at: None)
     history.add(Snapshot(at=1.0, up=False, problem="driver_not_loaded"))
-    assert history.met(0.0, 2.0) == "unknown"
+    assert history.contention_during(0.0, 2.0) == "unknown"
     assert history.latest(1.0) == ()

@@ -1,10 +1,13 @@
 """The published GPU figures: what is not known yields no sample."""
 
-from proxy.gpu import figures
-from proxy.gpu.contention import EngineOnGpu, judge_snapshot
-from proxy.gpu.nvml import NvmlReader
-from proxy.gpu.readings import GpuReading, Snapshot
-from proxy.simulator import gpu as simulated
+import pytest
+from tokgauge.gpu import figures
+from tokgauge.gpu.contention import EngineOnGpu, judge_snapshot
+from tokgauge.gpu.nvml import NvmlReader
+from tokgauge.gpu.readings import GpuReading, Snapshot
+from tokgauge.simulator import gpu as simulated
+
+pytestmark = pytest.mark.socketless
 
 MIB = 1024**2
 

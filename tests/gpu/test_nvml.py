@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pynvml
 import pytest
+from tokgauge.gpu import nvml as nvml_module
+from tokgauge.gpu.nvml import NvmlReader, in_host_pid_namespace
+from tokgauge.gpu.readings import THROTTLE_REASONS
+from tokgauge.simulator import gpu as simulated
 
-from proxy.gpu import nvml as nvml_module
-from proxy.gpu.nvml import NvmlReader, in_host_pid_namespace
-from proxy.gpu.readings import THROTTLE_REASONS
-from proxy.simulator import gpu as simulated
+pytestmark = pytest.mark.socketless
 
 NOT_FOUND = pynvml.NVML_ERROR_NOT_FOUND
 KNOWN_ERRORS = sorted(

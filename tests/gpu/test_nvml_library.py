@@ -84,7 +84,7 @@ class ReaderProcess:
             **os.environ,
             "LD_LIBRARY_PATH": str(library),
             "NVML_STUB_SCENE": str(scene),
-            "PYTHONPATH": str(HERE.parents[2]),
+            "PYTHONPATH": str(HERE.parents[2] / "proxy"),
         }
         self._process = subprocess.Popen(
             [sys.executable, str(HERE / "reader_process.py")],

@@ -8,12 +8,13 @@ from dataclasses import replace
 
 import pynvml
 import pytest
+from tokgauge.gpu.contention import ContentionHistory, EngineOnGpu
+from tokgauge.gpu.nvml import NvmlReader
+from tokgauge.gpu.readings import Snapshot
+from tokgauge.gpu.sampler import GpuSampler
+from tokgauge.simulator import gpu as simulated
 
-from proxy.gpu.contention import ContentionHistory, EngineOnGpu
-from proxy.gpu.nvml import NvmlReader
-from proxy.gpu.readings import Snapshot
-from proxy.gpu.sampler import GpuSampler
-from proxy.simulator import gpu as simulated
+pytestmark = pytest.mark.socketless
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> None:
@@ -28,7 +29,7 @@ def sampler_threads() -> int:
 
 
 def failures(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    return [record for record in caplog.records if record.name == "proxy.gpu.sampler"]
+    return [record for record in caplog.records if record.name == "tokgauge.gpu.sampler"]
 
 
 def test_it_samples_until_stopped(
@@ -190,9 +191,9 @@ def test_an_exchange_learns_what_it_met(nvml: simulated.SimulatedNvml) -> None:
     )
     start = time.monotonic()
     sampler.start()
-    wait_for(lambda: history.met(start, time.monotonic()) == "idle_neighbours")
+    wait_for(lambda: history.contention_during(start, time.monotonic()) == "idle_neighbours")
     nvml.scene = simulated.active_neighbour_scene()
-    wait_for(lambda: history.met(start, time.monotonic()) == "active_neighbours")
+    wait_for(lambda: history.contention_during(start, time.monotonic()) == "active_neighbours")
     (now,) = history.latest(time.monotonic())
     assert now.state == "active_neighbours"
     assert sampler.stop()

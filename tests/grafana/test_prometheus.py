@@ -17,7 +17,7 @@ BOARDS = dashboards()
 
 EMPTY = {
     ("tokgauge: requests", "Failures of measuring", "{{where}}"): "measuring does not fail here",
-    ("tokgauge: requests", "Answers not read completely", "{{reason}}"): "all can be read here",
+    ("tokgauge: requests", "Responses not read completely", "{{reason}}"): "all can be read here",
     (
         "tokgauge: requests",
         "Share of the single-stream ceiling, contended or unknown (median)",

@@ -91,9 +91,13 @@ class LedgerEngine(StrictEngine):
             connection.send(self._whole(int(number[1]), b"HTTP/1.1 413 Too Large"))
             connection.close()
 
-    def told(self) -> list[str]:
-        """What the open connections are busy with."""
-        return [f"{one.last!r} then {bytes(one.buffer[:200])!r}" for one in self.open]
+    def still_open(self) -> list[str]:
+        """What open connections are busy with, but for the analyst's own, which is kept."""
+        return [
+            f"{one.last!r} then {bytes(one.buffer[:200])!r}"
+            for one in self.open
+            if one.last is None or one.last.target not in (b"/metrics", b"/v1/models")
+        ]
 
     def _whole(self, number: int, head: bytes = b"HTTP/1.1 200 OK") -> bytes:
         return answer(whole_body(number), head + b"\r\nx-ledger: %d" % number)

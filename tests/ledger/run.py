@@ -79,8 +79,8 @@ async def _left_behind(
             left.append(f"{figures.total('requests_in_flight'):g} requests in flight")
         if counted := _counted_wrong(figures, ledger, len(engine.raced)):
             left.append(counted)
-        if engine.open:
-            left.append(f"{len(engine.open)} connections to the engine: {engine.told()}")
+        if busy := engine.still_open():
+            left.append(f"{len(busy)} connections to the engine: {busy}")
         if (now := _descriptors(process)) > descriptors + 2:
             left.append(f"{now} descriptors, {descriptors} before")
         if not left or time.monotonic() > end:
@@ -99,13 +99,13 @@ def _counted_wrong(figures: Scrape, ledger: Ledger, raced: int) -> str | None:
 
 
 async def _when_up(process: Process, workers: int) -> int:
-    """How many descriptors are open when all workers are up, which the first to be up does not say.
+    """How many descriptors are open when all relays are up, which the first to be up does not say.
 
-    The last thing that a worker opens as it starts is its file of latest figures.
+    Each has said so to the analyst then.
     """
-    while workers > 1:
-        opened = [one.path for child in process.children() for one in child.open_files()]
-        if len({path for path in opened if "gauge_mostrecent" in path}) == workers:
+    while True:
+        figures = await asyncio.to_thread(scrape, process.port)
+        if figures.text.count("\nprocess_open_fds{") == workers + 1:
             break
         await asyncio.sleep(0.1)
     return _descriptors(process)
@@ -113,5 +113,4 @@ async def _when_up(process: Process, workers: int) -> int:
 
 def _descriptors(process: Process) -> int:
     family = [psutil.Process(process.popen.pid), *process.children()]
-    # Metric files are opened when they are first needed, and stay.
-    return sum(member.num_fds() - len(member.open_files()) for member in family)
+    return sum(member.num_fds() for member in family)

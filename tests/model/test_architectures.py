@@ -7,14 +7,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokgauge.model.architectures import CHANGES_READING, known_architectures
+from tokgauge.model.ceiling import step_bytes
+from tokgauge.model.config import parse_config
+from tokgauge.model.kv import KvCache, KvUnknown, kv_from_config
+from tokgauge.model.resolve import resolve_kv, resolve_weights
+from tokgauge.model.weights import Streamed, WeightsFound
 
-from proxy.model.architectures import CHANGES_READING, known_architectures
-from proxy.model.ceiling import step_bytes
-from proxy.model.config import parse_config
-from proxy.model.kv import KvCache, KvUnknown, kv_from_config
-from proxy.model.resolve import resolve_kv, resolve_weights
-from proxy.model.weights import Streamed, WeightsFound
 from tests.model import checkpoints, zoo
+
+pytestmark = pytest.mark.socketless
 
 
 @pytest.mark.parametrize("name", zoo.CASES)

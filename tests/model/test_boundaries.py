@@ -5,10 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import tokgauge.model
 
-import proxy.model
+pytestmark = pytest.mark.socketless
 
-MODULES = sorted(Path(proxy.model.__path__[0]).glob("*.py"))
+MODULES = sorted(Path(tokgauge.model.__path__[0]).glob("*.py"))
 NOT_ITS_JOB = {"socket", "asyncio", "http", "urllib", "ssl", "subprocess"}
 
 
@@ -22,5 +23,7 @@ def test_imports(module: Path) -> None:
             assert node.level == 0
             imported.add(str(node.module))
     foreign = {name for name in imported if name.split(".")[0] not in sys.stdlib_module_names}
-    assert all(name.startswith("proxy.model.") or name.split(".")[0] == "gguf" for name in foreign)
+    assert all(
+        name.startswith("tokgauge.model.") or name.split(".")[0] == "gguf" for name in foreign
+    )
     assert not NOT_ITS_JOB & {name.split(".")[0] for name in imported}

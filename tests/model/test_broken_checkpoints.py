@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokgauge.model.architectures import known_architectures
+from tokgauge.model.config import parse_config
+from tokgauge.model.kv import KvUnknown
+from tokgauge.model.resolve import resolve_kv, resolve_weights
+from tokgauge.model.weights import WeightsFound, WeightsUnknown
 
-from proxy.model.architectures import known_architectures
-from proxy.model.config import parse_config
-from proxy.model.kv import KvUnknown
-from proxy.model.resolve import resolve_kv, resolve_weights
-from proxy.model.weights import WeightsFound, WeightsUnknown
 from tests.model import checkpoints
+
+pytestmark = pytest.mark.socketless
 
 SHARD = "model-00002-of-00004.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -189,7 +191,7 @@ def test_files_that_one_may_not_read(tmp_path: Path) -> None:
     directory = checkpoints.write(tmp_path, checkpoints.qwen2_5_half_b())
     tmp_path.chmod(0o700)
     code = (
-        "import sys; from proxy.model.resolve import resolve_kv, resolve_weights;"
+        "import sys; from tokgauge.model.resolve import resolve_kv, resolve_weights;"
         "import os; os.setuid(65534);"
         "print(resolve_weights(sys.argv[1])); print(resolve_kv(sys.argv[1]))"
     )

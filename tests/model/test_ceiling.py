@@ -4,13 +4,15 @@ import math
 from pathlib import Path
 
 import pytest
+from tokgauge.model import ceiling
+from tokgauge.model.config import parse_config
+from tokgauge.model.kv import KvCache, kv_from_bytes_per_token, kv_from_config
+from tokgauge.model.resolve import resolve_weights
+from tokgauge.model.weights import WeightsFound
 
-from proxy.model import ceiling
-from proxy.model.config import parse_config
-from proxy.model.kv import KvCache, kv_from_bytes_per_token, kv_from_config
-from proxy.model.resolve import resolve_weights
-from proxy.model.weights import WeightsFound
 from tests.model import checkpoints
+
+pytestmark = pytest.mark.socketless
 
 A6000 = 768e9
 KV = kv_from_bytes_per_token(57_344)

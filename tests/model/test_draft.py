@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokgauge.model.draft import DraftUnknown, with_draft
+from tokgauge.model.kv import KvCache
+from tokgauge.model.resolve import resolve_kv, resolve_weights
+from tokgauge.model.weights import WeightsFound
 
-from proxy.model.draft import DraftUnknown, with_draft
-from proxy.model.kv import KvCache
-from proxy.model.resolve import resolve_kv, resolve_weights
-from proxy.model.weights import WeightsFound
 from tests.model import checkpoints
 from tests.model.checkpoints import Model, linear
 

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pytest
+from tokgauge.model.gguf import read_gguf
+from tokgauge.model.kv import KvCache, KvUnknown
+from tokgauge.model.resolve import resolve_kv, resolve_weights
+from tokgauge.model.weights import WeightsFound, WeightsUnknown
 
-from proxy.model.gguf import read_gguf
-from proxy.model.kv import KvCache, KvUnknown
-from proxy.model.resolve import resolve_kv, resolve_weights
-from proxy.model.weights import WeightsFound, WeightsUnknown
+pytestmark = pytest.mark.socketless
 
 gguf = pytest.importorskip("gguf")
 numpy = pytest.importorskip("numpy")

@@ -4,9 +4,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from tokgauge.model.resolve import resolve_weights
+from tokgauge.model.weights import WeightsUnknown
 
-from proxy.model.resolve import resolve_weights
-from proxy.model.weights import WeightsUnknown
+pytestmark = pytest.mark.socketless
 
 
 def test_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokgauge.model.config import parse_config
+from tokgauge.model.kv import KvCache, KvUnknown, kv_from_bytes_per_token, kv_from_config
+from tokgauge.model.resolve import resolve_kv
 
-from proxy.model.config import parse_config
-from proxy.model.kv import KvCache, KvUnknown, kv_from_bytes_per_token, kv_from_config
-from proxy.model.resolve import resolve_kv
 from tests.model import checkpoints
+
+pytestmark = pytest.mark.socketless
 
 QWEN7B = checkpoints.qwen2_5_7b().config
 

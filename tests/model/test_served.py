@@ -4,8 +4,9 @@ import json
 from typing import Any
 
 import pytest
+from tokgauge.model.served import ServedModel, base_models, served_models
 
-from proxy.model.served import ServedModel, base_models, served_models
+pytestmark = pytest.mark.socketless
 
 VLLM_0_32 = (
     '{"object":"list","data":[{"id":"qwen","object":"model","created":1796021626,'

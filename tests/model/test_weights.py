@@ -4,16 +4,18 @@ import json
 from pathlib import Path
 
 import pytest
-
-from proxy.model.estimate import estimate_weights
-from proxy.model.resolve import resolve_weights
-from proxy.model.weights import (
+from tokgauge.model.estimate import estimate_weights
+from tokgauge.model.resolve import resolve_weights
+from tokgauge.model.weights import (
     Streamed,
     WeightsFound,
     WeightsUnknown,
     expected_experts,
 )
+
 from tests.model import checkpoints
+
+pytestmark = pytest.mark.socketless
 
 
 def found(directory: Path | str, **settings: float) -> WeightsFound:

@@ -232,10 +232,10 @@ def _hidden_usage(phase: str, requests: list[Request], seen: list[Seen], report:
 def _undisturbed(
     phase: str, sides: Sides, proxy: Scrape, report: Report, *, retries: int = 0
 ) -> None:
-    errors = by_label(proxy, "observer_errors_total", "where")
-    unread = by_label(proxy, "unread_answers_total", "reason")
-    report.line(phase, "observer errors", 0, _shown(errors) or 0, not errors)
-    report.line(phase, "unread answers", 0, _shown(unread) or 0, not unread)
+    errors = by_label(proxy, "measurement_errors_total", "where")
+    unread = by_label(proxy, "unparsed_responses_total", "reason")
+    report.line(phase, "measurement errors", 0, _shown(errors) or 0, not errors)
+    report.line(phase, "unparsed responses", 0, _shown(unread) or 0, not unread)
     report.equal(phase, "retries", retries, _whole(proxy, "upstream_retries_total"))
     report.equal(phase, "in flight", 0, _whole(sides.proxy_now(), "requests_in_flight"))
 
@@ -280,7 +280,7 @@ def timed_streams(sides: Sides, report: Report) -> None:
         phase, "token events, empty ones included (at most one a token)",
         made, events, made / 2 < events <= made,
     )  # fmt: skip
-    overhead = proxy.mean("overhead_seconds") * 1000
+    overhead = proxy.mean("proxy_overhead_seconds") * 1000
     report.line(phase, "mean overhead of an exchange, ms", "", f"{overhead:.2f}", None)
     _undisturbed(phase, sides, proxy, report)
 
@@ -383,7 +383,7 @@ async def _ratio_under_load(sides: Sides) -> float | None:
                 f"{number}", stream=True, max_tokens=450, extra_body={"ignore_eos": True}
             )
             await request.send(clients)
-            found = sides.proxy_now().total("bandwidth_disagreement_ratio")
+            found = sides.proxy_now().total("engine_to_computed_bandwidth_ratio")
             ratio = found if found is not None else ratio
     return ratio
 

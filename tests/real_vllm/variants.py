@@ -224,8 +224,8 @@ def _counters(variant: Variant, sides: Sides, report: Reports) -> None:
     )  # fmt: skip
     report.equal(phase, "outcomes", Counter({("ok",): len(variant.calls)}),
                  by_label(proxy, "requests_total", "outcome"))  # fmt: skip
-    report.equal(phase, "observer errors", 0, int(proxy.total("observer_errors_total") or 0))
-    report.equal(phase, "unread answers", 0, int(proxy.total("unread_answers_total") or 0))
+    report.equal(phase, "measurement errors", 0, int(proxy.total("measurement_errors_total") or 0))
+    report.equal(phase, "unparsed responses", 0, int(proxy.total("unparsed_responses_total") or 0))
 
 
 def _engine_words(reasons: Counter[tuple[str, ...]]) -> Counter[tuple[str, ...]]:

@@ -1,9 +1,8 @@
 from collections.abc import Iterator
 
 import pytest
-
-from proxy.simulator.profile import EngineProfile
-from proxy.simulator.server import running_engine
+from tokgauge.simulator.profile import EngineProfile
+from tokgauge.simulator.server import running_engine
 
 
 @pytest.fixture(scope="module")

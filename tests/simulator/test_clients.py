@@ -7,10 +7,9 @@ import anthropic
 import httpx2
 import openai
 import pytest
-
-from proxy.simulator import tokens
-from proxy.simulator.profile import EngineProfile
-from proxy.simulator.server import running_engine
+from tokgauge.simulator import tokens
+from tokgauge.simulator.profile import EngineProfile
+from tokgauge.simulator.server import running_engine
 
 MODEL = "Qwen/Qwen2.5-7B-Instruct"
 HELLO: list[Any] = [{"role": "user", "content": "How fast is a token?"}]

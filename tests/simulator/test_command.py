@@ -12,12 +12,12 @@ from collections.abc import Iterator
 import psutil
 import pytest
 from click.testing import CliRunner
+from tokgauge.commands.simulate import command
+from tokgauge.simulator.profile import EngineProfile
 
-from proxy.commands.simulate import command
-from proxy.simulator.profile import EngineProfile
 from tests.simulator.raw import exchange
 
-CODE = "from proxy.commands.simulate import command; command()"
+CODE = "from tokgauge.commands.simulate import command; command()"
 
 
 @contextlib.contextmanager

@@ -8,10 +8,10 @@ from typing import Any
 import httpx2
 import openai
 import pytest
+from tokgauge.simulator import faults
+from tokgauge.simulator.profile import EngineProfile
+from tokgauge.simulator.server import running_engine
 
-from proxy.simulator import faults
-from proxy.simulator.profile import EngineProfile
-from proxy.simulator.server import running_engine
 from tests.simulator.raw import Raw, exchange
 
 CHAT = "/v1/chat/completions"

@@ -3,9 +3,9 @@
 import ast
 from pathlib import Path
 
-import proxy
+import tokgauge
 
-ROOT = Path(proxy.__file__).parent
+ROOT = Path(tokgauge.__file__).parent
 USERS = {ROOT / "commands" / "simulate.py", ROOT / "commands" / "demo.py"}
 
 
@@ -24,7 +24,7 @@ def test_only_its_commands_import_the_simulator() -> None:
     users = {
         path
         for path in ROOT.rglob("*.py")
-        if any(name.startswith("proxy.simulator") for name in imported(path))
+        if any(name.startswith("tokgauge.simulator") for name in imported(path))
     }
     assert {path for path in users if path.parent != ROOT / "simulator"} <= USERS
     assert ROOT / "commands" / "simulate.py" in users
@@ -33,4 +33,4 @@ def test_only_its_commands_import_the_simulator() -> None:
 def test_the_simulator_imports_nothing_else_of_the_package() -> None:
     for path in (ROOT / "simulator").rglob("*.py"):
         ours = {name for name in imported(path) if name.split(".")[0] == "proxy"}
-        assert all(name.startswith("proxy.simulator") or name == "proxy" for name in ours), path
+        assert all(name.startswith("tokgauge.simulator") or name == "proxy" for name in ours), path

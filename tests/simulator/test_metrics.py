@@ -5,9 +5,9 @@ from pathlib import Path
 import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tokgauge.simulator.profile import EngineProfile
+from tokgauge.simulator.server import running_engine
 
-from proxy.simulator.profile import EngineProfile
-from proxy.simulator.server import running_engine
 from tests.simulator.raw import exchange
 
 CHAT = "/v1/chat/completions"

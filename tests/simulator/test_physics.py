@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator
 
 import httpx2
 import pytest
+from tokgauge.simulator.profile import EngineProfile, changed
+from tokgauge.simulator.scheduler import Generation, Output, Piece, Scheduler, Sequence
+from tokgauge.simulator.server import running_engine
 
-from proxy.simulator.profile import EngineProfile, changed
-from proxy.simulator.scheduler import Generation, Output, Piece, Scheduler, Sequence
-from proxy.simulator.server import running_engine
 from tests.simulator.raw import exchange
 
 pytestmark = pytest.mark.timed
@@ -132,7 +132,7 @@ def test_late_timers_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     async def late(delay: float) -> None:
         await real(delay + 0.002)
 
-    monkeypatch.setattr("proxy.simulator.scheduler.asyncio.sleep", late)
+    monkeypatch.setattr("tokgauge.simulator.scheduler.asyncio.sleep", late)
     (stream,), _ = asyncio.run(generate(profile, [sequence(200)]))
     expected = sum(profile.step_seconds(10 + made, 1) for made in range(1, 200)) / 5
     # 2 ms at each of 199 steps would be 40 % more.

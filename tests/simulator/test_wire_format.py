@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokgauge.simulator.profile import EngineProfile
+from tokgauge.simulator.server import running_engine
 
-from proxy.simulator.profile import EngineProfile
-from proxy.simulator.server import running_engine
 from tests.simulator.raw import Raw, exchange, read_response, shape_of
 
 CAPTURES = Path(__file__).parent.parent / "captures"

@@ -10,17 +10,18 @@ from typing import Any
 
 import httpx2
 import pytest
+from tokgauge import __version__
+from tokgauge.diagnosis.figures import Figures
+from tokgauge.export.prometheus import PUBLISHED
+from tokgauge.export.published import Published
+from tokgauge.pages.status import PAGE, POLICY
+from tokgauge.serve.background import BackgroundProxy
+from tokgauge.settings import Settings
+from tokgauge.simulator.checkpoint import write_bf16
+from tokgauge.simulator.gpu import SimulatedNvml
+from tokgauge.simulator.profile import EngineProfile
+from tokgauge.simulator.server import running_engine
 
-from proxy import __version__
-from proxy.metrics import PUBLISHED
-from proxy.published import Figures, Published
-from proxy.server import BackgroundProxy
-from proxy.settings import Settings
-from proxy.simulator.checkpoint import write_bf16
-from proxy.simulator.gpu import SimulatedNvml
-from proxy.simulator.profile import EngineProfile
-from proxy.simulator.server import running_engine
-from proxy.status import PAGE, POLICY
 from tests.status.browser import look_at
 from tests.support.metrics import wait_until
 
@@ -180,12 +181,12 @@ def test_browsers_are_told_to_be_careful(page: str) -> None:
 def test_json_has_every_published_metric_and_no_number_that_is_none() -> None:
     published = Published(PUBLISHED)
     assert published.samples() is None
-    name = "tokgauge_efficiency_ratio"
+    name = "tokgauge_memory_bandwidth_utilization_ratio"
     samples = [(("qwen", "streamed"), 0.75), (("qwen", "checkpoint"), float("nan"))]
     published.publish(Figures(at=time.monotonic(), samples={name: samples}))
     found = published.samples()
     assert found is not None
-    assert found["efficiency_ratio"] == [
+    assert found["memory_bandwidth_utilization_ratio"] == [
         {"labels": {"model": "qwen", "basis": "streamed"}, "value": 0.75}
     ]
     assert set(found) == {family.name.removeprefix("tokgauge_") for family in PUBLISHED}

@@ -15,7 +15,7 @@ import psutil
 from tests.support.client import fetch
 from tests.support.metrics import wait_until
 
-CODE = "from proxy.cli import main; main(prog_name='tokgauge')"
+CODE = "from tokgauge.cli import main; main(prog_name='tokgauge')"
 
 
 def environment(**variables: str) -> dict[str, str]:
@@ -81,6 +81,21 @@ class Process:
 
     def children(self) -> list[psutil.Process]:
         return psutil.Process(self.popen.pid).children(recursive=True)
+
+    def relays(self) -> list[psutil.Process]:
+        return self._running("tokgauge.serve.relay_process")
+
+    def analyst(self) -> psutil.Process | None:
+        """None while it is away."""
+        return next(iter(self._running("tokgauge.serve.analyst_process")), None)
+
+    def _running(self, module: str) -> list[psutil.Process]:
+        found = []
+        for child in self.children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # a zombie, too
+                if module in child.cmdline():
+                    found.append(child)
+        return found
 
 
 def status(port: int, path: str) -> int | None:

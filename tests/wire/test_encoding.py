@@ -11,8 +11,7 @@ from collections.abc import Callable
 import brotli
 import pytest
 import zstandard
-
-from proxy.wire.encoding import CALL_LIMIT, TooLargeError, UndecodableError, decoder_for
+from tokgauge.dialects.encoding import CALL_LIMIT, TooLargeError, UndecodableError, decoder_for
 
 CODINGS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
     "gzip": ("gzip", gzip.compress),

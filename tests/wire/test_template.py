@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tokgauge.dialects import template
+from tokgauge.dialects.answer import AnswerReader
+from tokgauge.dialects.chat import ChatReader
+from tokgauge.dialects.completions import CompletionsReader
+from tokgauge.dialects.manners import Lesson
+from tokgauge.dialects.request import RequestParams
+from tokgauge.dialects.sse import EventReader
+from tokgauge.dialects.usage_filter import UsageEventFilter
+from tokgauge.http.client.parser import ResponseParser
+from tokgauge.measure.timeline import RequestTimeline
 
-from proxy.exchange import Exchange
-from proxy.transport.reader import ResponseReader
-from proxy.wire import template
-from proxy.wire.answer import AnswerReader
-from proxy.wire.chat import ChatReader
-from proxy.wire.completions import CompletionsReader
-from proxy.wire.manners import Lesson
-from proxy.wire.request import Asked
-from proxy.wire.sse import EventReader
-from proxy.wire.usage_filter import UsageEventFilter
+pytestmark = pytest.mark.socketless
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 
@@ -48,13 +49,13 @@ def text_event(text: bytes) -> bytes:
     return BEFORE + text + AFTER
 
 
-def begun(route: str, *, echo: bool = False) -> Exchange:
-    exchange = Exchange(
+def begun(route: str, *, echo: bool = False) -> RequestTimeline:
+    exchange = RequestTimeline(
         exchange_id="1", method="POST", route=route, opened_at=0.0,
         gap_bounds=(1.5, 2.5, 1000.0), observed_body_bytes=1000,
     )  # fmt: skip
-    exchange.request_received(0.0, Asked(echo=echo))
-    exchange.answer_begins(200, {"content-type": "text/event-stream"})
+    exchange.request_received(0.0, RequestParams(echo=echo), None)
+    exchange.response_begins(200, {"content-type": "text/event-stream"})
     return exchange
 
 
@@ -73,7 +74,7 @@ def run(reads: list[bytes], *, learning: bool, echo: bool = False) -> dict[str, 
             out.append(data)
         else:
             out.append(hiding.feed(data))
-            exchange.chunk(float(at), data)
+            exchange.data(float(at), data)
     assert learning or not matched
     reader = exchange.reader
     assert reader is not None
@@ -223,7 +224,7 @@ def test_only_plain_tokens_teach(number: int) -> None:
     ],
 )
 def test_most_events_of_real_streams_are_recognised(name: str, route: str) -> None:
-    response = ResponseReader(head_request=False, limit=65536)
+    response = ResponseParser(head_request=False, limit=65536)
     body = response.feed((CAPTURES / f"{name}.http").read_bytes())
     response.release()
     exchange = begun(route)
@@ -233,7 +234,7 @@ def test_most_events_of_real_streams_are_recognised(name: str, route: str) -> No
         if exchange.token(float(at), data):
             recognised += 1
         else:
-            exchange.chunk(float(at), data)
+            exchange.data(float(at), data)
     assert exchange.token_events > 4
     assert recognised >= exchange.token_events - 3
 
@@ -246,18 +247,18 @@ def test_all_are_counted_however_seldom_somebody_looks(looks: int) -> None:
     for number in range(5_000):
         at += (1.0, 2.0, 5.0, 2000.0)[number * number % 7 % 4]
         times.append(at)
-        if exchange.token_counter()(at, text_event(b"x")):
+        if exchange.token(at, text_event(b"x")):
             recognised += 1
         else:
-            exchange.chunk(at, text_event(b"x"))
+            exchange.data(at, text_event(b"x"))
         if number % looks == looks - 1:
             assert exchange.token_events == number + 1
             assert exchange.decode_span(at) == (times[0], at)
             gaps = [a + b for a, b in zip(gaps, exchange.take_gaps()[0], strict=True)]
     assert recognised > 4_900
     assert exchange.token_events == 5_000
-    assert exchange.is_stalled(at + 2, 1.0)
-    assert not exchange.is_stalled(at + 2, 3.0)
+    assert exchange.progress().is_stalled(at + 2, 1.0)
+    assert not exchange.progress().is_stalled(at + 2, 3.0)
     gaps = [a + b for a, b in zip(gaps, exchange.take_gaps()[0], strict=True)]
     found = [b - a for a, b in pairwise(times)]
     assert gaps == [

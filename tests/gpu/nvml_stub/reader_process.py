@@ -7,7 +7,7 @@ import dataclasses
 import json
 import sys
 
-from proxy.gpu.nvml import NvmlReader
+from tokgauge.gpu.nvml import NvmlReader
 
 
 class Clock:

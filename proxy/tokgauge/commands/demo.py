@@ -1,0 +1,143 @@
+"""`tokgauge demo`: the whole scene without a GPU - proxy, simulated engine and GPU, and traffic."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+_STREAMS = 3
+_QUESTIONS = (
+    "Why is the sky blue?",
+    "Write a haiku about memory bandwidth.",
+    "메모리 대역폭이란 무엇인가요?",
+    "Explain continuous batching to a colleague.",
+)
+
+
+@click.command(name="demo")
+@click.option("--port", default=8080, show_default=True, help="Port of the proxy; 0: a free one.")
+@click.option(
+    "--scene-seconds", default=40.0, show_default=True, type=click.FloatRange(5),
+    help="How long each scene lasts.",
+)  # fmt: skip
+@click.option("--once", is_flag=True, help="End after the last scene instead of beginning again.")
+def command(port: int, scene_seconds: float, once: bool) -> None:
+    """Show the proxy at work: a simulated vLLM on a simulated RTX A6000, with light traffic.
+
+    Three scenes: a healthy engine among idle neighbours; a neighbour that wakes up; quantised
+    weights. Ends with Ctrl-C.
+    """
+    os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
+    console = Console(highlight=False, soft_wrap=True)
+    with tempfile.TemporaryDirectory(prefix="tokgauge-demo-") as directory:
+        try:
+            _play(Path(directory), port, scene_seconds, once, console)
+        except KeyboardInterrupt:
+            console.print("\nGood-bye.")
+        except OSError as error:
+            raise click.ClickException(str(error)) from error
+
+
+def _play(directory: Path, port: int, scene_seconds: float, once: bool, console: Console) -> None:
+    from tokgauge.serve.background import BackgroundProxy
+    from tokgauge.settings import Settings
+    from tokgauge.simulator.demo_scenes import demo_scenes
+    from tokgauge.simulator.gpu import SimulatedNvml
+    from tokgauge.simulator.profile import EngineProfile, changed
+    from tokgauge.simulator.server import running_engine
+
+    scenes = demo_scenes(directory)
+    gpu = SimulatedNvml(scenes[0].gpu)
+    gpu.install()
+    try:
+        with running_engine(changed(EngineProfile(), scenes[0].engine)) as engine:
+            settings = Settings(
+                upstream=engine, port=port, log_level="warning", rate_window=8,
+                engine_metrics_interval=1, poll_interval=2, drain_timeout=2,
+            )  # fmt: skip
+            with BackgroundProxy(settings) as proxy:
+                console.print(
+                    f"[bold]tokgauge[/] listens on {proxy.url}, "
+                    f"before a simulated vLLM ({engine}).\n"
+                    f"  metrics   {proxy.url}/tokgauge/metrics\n"
+                    f"  status    {proxy.url}/tokgauge/status\n"
+                    f"  try it    curl {proxy.url}/v1/chat/completions -H 'content-type: "
+                    "application/json' -d '"
+                    '{"model":"Qwen/Qwen2.5-7B-Instruct","stream":true,"messages":'
+                    '[{"role":"user","content":"Hello"}]}'
+                    "'\nEverything is simulated; nothing here measures your machine. "
+                    "Ctrl-C ends it.\n"
+                )
+                asyncio.run(_tell(proxy.url, engine, gpu, scenes, scene_seconds, once, console))
+    finally:
+        gpu.uninstall()
+
+
+async def _tell(
+    url: str, engine: str, gpu: Any, scenes: Any, scene_seconds: float, once: bool, console: Console
+) -> None:
+    import httpx2
+
+    async with httpx2.AsyncClient(timeout=60, trust_env=False) as client:
+        traffic = [
+            asyncio.create_task(_ask_again_and_again(client, url, number))
+            for number in range(_STREAMS)
+        ]
+        try:
+            for scene in scenes if once else itertools.cycle(scenes):
+                console.print(f"[bold]{scene.title}[/]")
+                gpu.scene = scene.gpu
+                await client.post(f"{engine}/simulator/profile", json=scene.engine)
+                await _show(client, url, scene_seconds, console)
+        finally:
+            for task in traffic:
+                task.cancel()
+            await asyncio.gather(*traffic, return_exceptions=True)
+
+
+async def _show(client: Any, url: str, seconds: float, console: Console) -> None:
+    """Print the verdict whenever it changes its level, and at the end of the scene."""
+    shown = None
+    end = asyncio.get_running_loop().time() + seconds
+    while asyncio.get_running_loop().time() < end:
+        await asyncio.sleep(1)
+        verdict = (await client.get(f"{url}/tokgauge/live")).json()["verdict"]
+        if verdict is not None and verdict["level"] != shown:
+            shown = verdict["level"]
+            _print(verdict, console)
+    if verdict is not None:
+        _print(verdict, console)
+
+
+def _print(verdict: dict[str, Any], console: Console) -> None:
+    colour = {"healthy": "green", "suspect": "red", "watch": "yellow"}.get(verdict["level"], "dim")
+    console.print(f"  [{colour}]{verdict['level']:>12}[/]  {verdict['headline']}")
+    for cause in verdict["causes"]:
+        console.print(f"                because {cause['evidence']}")
+
+
+async def _ask_again_and_again(client: Any, url: str, number: int) -> None:
+    """Traffic of one person: streams mostly, and now and then an answer in one piece."""
+    import httpx2
+
+    for turn in itertools.count(number):
+        body = {
+            "model": "Qwen/Qwen2.5-7B-Instruct",
+            "stream": turn % 5 != 4,
+            "max_tokens": 160 if turn % 3 else 40,
+            "messages": [{"role": "user", "content": _QUESTIONS[turn % len(_QUESTIONS)]}],
+        }
+        try:
+            async with client.stream("POST", f"{url}/v1/chat/completions", json=body) as answer:
+                async for _ in answer.aiter_raw():
+                    pass
+        except httpx2.HTTPError:
+            await asyncio.sleep(1)
+        await asyncio.sleep(0.2 + 0.3 * number)

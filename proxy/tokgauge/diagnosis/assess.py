@@ -1,0 +1,109 @@
+"""The chain: bandwidth, bytes of a step, step rate, efficiency, causes. Pure, and the only one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tokgauge.diagnosis.efficiency import (
+    Efficiency,
+    StepBytes,
+    StreamCeiling,
+    efficiency_of,
+    step_bytes,
+    stream_ceilings,
+)
+from tokgauge.diagnosis.gathering import engine_read, evidence_of
+from tokgauge.diagnosis.inputs import Inputs, StreamSeen, WindowSeen
+from tokgauge.diagnosis.judgement import Judgement, judge
+from tokgauge.diagnosis.work import (
+    ONE_SHORT_STREAM,
+    NoEfficiency,
+    Work,
+    speculates,
+    stream_shape,
+    tokens_per_step,
+    unfit,
+    work_of,
+)
+from tokgauge.gpu.bandwidth import Bandwidth
+from tokgauge.model.ceiling import HEALTHY
+from tokgauge.model.weights import Basis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessment:
+    """What follows from the inputs; what does not follow is None or absent.
+
+    ceilings: of the stream that was measured, else of one alone with a short context. efficiency:
+    as computed, also where `speed` does not rely on it. engine_read: the engine's own estimate of
+    what it reads [bytes/s]. speed: the answer to "is the GPU as fast as it should be?".
+    """
+
+    bandwidth: Bandwidth
+    ceilings: Mapping[Basis, StreamCeiling] = field(default_factory=dict)
+    efficiency: Efficiency | None = None
+    engine_read: float | None = None
+    tokens_per_step: float | None = None
+    speed: Judgement
+
+
+def assess(inputs: Inputs) -> Assessment:
+    """The judgement with all that it stands on."""
+    seen = inputs.seen
+    work = work_of(seen)
+    efficiency = _efficiency(inputs, work)
+    doubt = _doubt(inputs, efficiency) if isinstance(efficiency, Efficiency) else None
+    return Assessment(
+        bandwidth=inputs.bandwidth,
+        ceilings=_ceilings(inputs),
+        efficiency=efficiency if isinstance(efficiency, Efficiency) else None,
+        engine_read=engine_read(inputs, work),
+        tokens_per_step=tokens_per_step(seen),
+        speed=judge(evidence_of(inputs, work, doubt or efficiency)),
+    )
+
+
+def _ceilings(inputs: Inputs) -> Mapping[Basis, StreamCeiling]:
+    seen, bandwidth = inputs.seen, inputs.bandwidth.bytes_per_second
+    shape = stream_shape(seen) if isinstance(seen, StreamSeen) else ONE_SHORT_STREAM
+    step = step_bytes(shape, inputs.model, inputs.tensor_parallel)
+    if inputs.several_models or bandwidth is None or not isinstance(step, StepBytes):
+        return {}
+    return stream_ceilings(bandwidth, step)
+
+
+def _efficiency(inputs: Inputs, work: Work | NoEfficiency) -> Efficiency | NoEfficiency:
+    if isinstance(work, NoEfficiency):
+        return work
+    if inputs.several_models:
+        return NoEfficiency(why="several_models")
+    step = step_bytes(work.shape, inputs.model, inputs.tensor_parallel)
+    draft_unknown = inputs.model.draft_unknown_because if inputs.model is not None else None
+    weights_unknown = isinstance(step, NoEfficiency) and step.weights is not None
+    if draft_unknown is not None and not weights_unknown and speculates(inputs.seen):
+        return NoEfficiency(why="draft_unknown", draft=draft_unknown)
+    is_window = isinstance(inputs.seen, WindowSeen)
+    unusable = unfit(work) if is_window and not weights_unknown else None
+    if unusable is not None:
+        return unusable
+    if isinstance(step, NoEfficiency):
+        return step
+    return efficiency_of(work, step, inputs.bandwidth.bytes_per_second)
+
+
+def _doubt(inputs: Inputs, efficiency: Efficiency) -> NoEfficiency | None:
+    """Why the ratio of one stream says nothing; None where it does, and for a window."""
+    seen = inputs.seen
+    draft_unknown = inputs.model.draft_unknown_because if inputs.model is not None else None
+    share = efficiency.ratio
+    if not isinstance(seen, StreamSeen) or share is None:
+        return None
+    if seen.alone is False and share < HEALTHY:
+        return NoEfficiency(why="others_served", share=share, tokens=seen.tokens_of_others)
+    per_step = seen.tokens_per_step
+    if per_step is not None and per_step > 1 and draft_unknown is not None:
+        return NoEfficiency(why="draft_unknown", share=share, tokens=per_step, draft=draft_unknown)
+    if per_step is None and share <= 1:
+        return NoEfficiency(why="steps_unknown", share=share)
+    return None

@@ -1,0 +1,152 @@
+"""Causes of slow decoding: named where the evidence shows them, ruled out where it clears them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tokgauge.diagnosis.cross_checks import disagreements
+from tokgauge.diagnosis.evidence import Evidence, memory_clock_is_low, works_all_the_time
+from tokgauge.diagnosis.verdict import CauseKind
+
+THERMAL = frozenset({"sw_thermal_slowdown", "hw_thermal_slowdown"})
+POWER_BRAKE = "hw_power_brake_slowdown"
+POWER_CAP = "sw_power_cap"
+
+_PREFILL_MATTERS = 0.15
+_CACHE_FULL = 0.95
+_PREEMPTIONS_MATTER = 1 / 60
+_GPU_WAITS = 0.80
+
+
+def causes_of(e: Evidence) -> tuple[CauseKind, ...]:
+    """What the evidence names, most likely first."""
+    return tuple(cause for find in _FINDERS if (cause := find(e)) is not None)
+
+
+def ruled_out_by(e: Evidence) -> tuple[CauseKind, ...]:
+    """What the evidence clears."""
+    return (
+        *neighbours_ruled_out(e),
+        *power_cap_ruled_out(e),
+        *(kind for kind, clears in _CLEARERS if clears(e)),
+    )
+
+
+def neighbours_ruled_out(e: Evidence) -> tuple[CauseKind, ...]:
+    """Nobody else computes on the engine's GPUs."""
+    return ("active_neighbour",) if _has_the_gpu_alone(e) else ()
+
+
+def power_cap_ruled_out(e: Evidence) -> tuple[CauseKind, ...]:
+    """A power cap that leaves the memory clock alone."""
+    if POWER_CAP not in (e.throttle_reasons or ()) or memory_clock_is_low(e) is not False:
+        return ()
+    return ("power_throttling",)
+
+
+def _has_the_gpu_alone(e: Evidence) -> bool:
+    return e.contention in ("none", "idle_neighbours")
+
+
+def _active_neighbour(e: Evidence) -> CauseKind | None:
+    return "active_neighbour" if e.contention == "active_neighbours" else None
+
+
+def _throttling(e: Evidence) -> CauseKind | None:
+    """Heat, power, other hardware reasons, or a low memory clock without any: one of them.
+
+    A software power cap is normal on a loaded card: it lowers the core clock, which decoding
+    hardly feels. It counts only when the memory clock drops as well.
+    """
+    reasons = e.throttle_reasons or frozenset()
+    low = memory_clock_is_low(e)
+    if reasons & THERMAL:
+        return "thermal_throttling"
+    if POWER_BRAKE in reasons or (low and POWER_CAP in reasons):
+        return "power_throttling"
+    if "hw_slowdown" in reasons:
+        return "hardware_slowdown"
+    return "memory_clock_low" if low else None
+
+
+def _cache_pressure(e: Evidence) -> CauseKind | None:
+    rate = e.preemptions_per_second
+    if rate is not None and rate >= _PREEMPTIONS_MATTER:
+        return "preemption"
+    if cache_is_full(e) and e.waiting:
+        return "kv_cache_full"
+    return None
+
+
+def _long_prefills(e: Evidence) -> CauseKind | None:
+    if e.prefill_share is None or e.prefill_share < _PREFILL_MATTERS:
+        return None
+    return "long_prefills"
+
+
+def _compute_bound(e: Evidence) -> CauseKind | None:
+    if e.mean_batch is None or e.ridge_batch is None or e.mean_batch < e.ridge_batch:
+        return None
+    return "compute_bound"
+
+
+def _cpu_bound(e: Evidence) -> CauseKind | None:
+    if e.gpu_utilization is None or e.gpu_utilization >= _GPU_WAITS or not works_all_the_time(e):
+        return None
+    return "cpu_bound"
+
+
+def _wrong_inputs(e: Evidence) -> CauseKind | None:
+    return "wrong_ceiling_inputs" if disagreements(e, "higher") else None
+
+
+_FINDERS: tuple[Callable[[Evidence], CauseKind | None], ...] = (
+    _active_neighbour,
+    _throttling,
+    _cache_pressure,
+    _long_prefills,
+    _compute_bound,
+    _cpu_bound,
+    _wrong_inputs,
+)
+
+
+def _clears_clock(e: Evidence) -> bool:
+    told = power_cap_ruled_out(e) or _throttling(e) is not None
+    return not told and memory_clock_is_low(e) is False
+
+
+def _clears_cache(e: Evidence) -> bool:
+    usage, rate = e.kv_cache_usage, e.preemptions_per_second
+    if usage is None or rate is None or rate >= _PREEMPTIONS_MATTER:
+        return False
+    # vLLM keeps old prefixes for as long as nobody needs the room: full is no want then.
+    return not cache_is_full(e) or e.waiting == 0
+
+
+def cache_is_full(e: Evidence) -> bool:
+    """Whether hardly any room is left in the KV cache."""
+    return e.kv_cache_usage is not None and e.kv_cache_usage >= _CACHE_FULL
+
+
+def _clears_prefill(e: Evidence) -> bool:
+    return e.prefill_share is not None and e.prefill_share < _PREFILL_MATTERS
+
+
+def _clears_batch(e: Evidence) -> bool:
+    return e.mean_batch is not None and e.ridge_batch is not None and e.mean_batch < e.ridge_batch
+
+
+def _clears_cpu(e: Evidence) -> bool:
+    # A neighbour's kernels would hide that the engine leaves the GPU waiting.
+    busy = e.gpu_utilization is not None and e.gpu_utilization >= _GPU_WAITS
+    return busy and _has_the_gpu_alone(e)
+
+
+_CLEARERS: tuple[tuple[CauseKind, Callable[[Evidence], bool]], ...] = (
+    ("memory_clock_low", _clears_clock),
+    ("kv_cache_full", _clears_cache),
+    ("long_prefills", _clears_prefill),
+    ("compute_bound", _clears_batch),
+    ("cpu_bound", _clears_cpu),
+)

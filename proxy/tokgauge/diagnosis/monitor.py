@@ -1,0 +1,150 @@
+"""Every few seconds: collects what is known of the engine and its GPUs, assesses, publishes.
+
+Runs in the analyst. Holds no formula of its own: `assess` has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from time import monotonic
+
+import msgspec
+
+from tokgauge.diagnosis import ceiling_inputs
+from tokgauge.diagnosis.assess import assess
+from tokgauge.diagnosis.efficiency import request_ratio
+from tokgauge.diagnosis.engine_gpus import EngineGpus, GpusNow
+from tokgauge.diagnosis.figures import Figures
+from tokgauge.diagnosis.inputs import Inputs
+from tokgauge.diagnosis.model_files import ModelFiles
+from tokgauge.diagnosis.publishing import figures_of
+from tokgauge.diagnosis.traffic import Traffic
+from tokgauge.diagnosis.traffic_window import TrafficWindow
+from tokgauge.engine.facts import EngineFacts, ServedNow
+from tokgauge.engine.metrics_page import EngineReading
+from tokgauge.engine.poll import EnginePoll
+from tokgauge.gpu.contention import was_busy, worst
+from tokgauge.measure.record import Record
+from tokgauge.settings import Settings
+
+
+class Monitor:
+    """The figures of the engine as a whole.
+
+    traffic: what runs. publish: takes each new set of figures. report: is told where
+    something failed, and what; in any thread, and never raises.
+    """
+
+    def __init__(
+        self, settings: Settings, facts: EngineFacts, traffic: Traffic,
+        publish: Callable[[Figures], None], report: Callable[[str, Exception], None],
+    ) -> None:  # fmt: skip
+        self._settings = settings
+        self._traffic = traffic
+        self._publish = publish
+        self._figures: Figures | None = None
+        self._window = TrafficWindow(settings.rate_window, monotonic())
+        self._served = ServedNow(facts, settings.rate_window)
+        self._files = ModelFiles(settings.engine)
+        self._gpus = EngineGpus(settings.engine, self._engine_was_busy, partial(report, "gpu"))
+
+    def pause(self) -> float:
+        """Seconds until the next look."""
+        return self._settings.engine_metrics_interval
+
+    def close(self) -> None:
+        """The last look has been taken."""
+        self._gpus.stop()
+
+    def ended(self, record: Record) -> None:
+        """An exchange has ended."""
+        if record.progress.generates and record.completion_tokens:
+            self._served.answered(record.progress.answered, record.ended_at)
+        self._window.ended(record)
+
+    def complete(self, record: Record) -> Record:
+        """Add to a record what only the look at the GPU tells."""
+        figures = self._figures
+        if figures is None or not figures.is_fresh(monotonic()):
+            return record
+        contention = self._gpus.contention_during(
+            record.ended_at - record.duration, record.ended_at
+        )
+        served = self._served.reads(record.progress.answered)
+        ratio = self._request_ratio(record, figures) if served else None
+        if contention is None and ratio is None:
+            return record
+        return msgspec.structs.replace(record, contention=contention, ceiling_ratio=ratio)
+
+    def _request_ratio(self, done: Record, figures: Figures) -> float | None:
+        model, rate = self._files.found, done.decode_tokens_per_second
+        if (
+            rate is None
+            or figures.bandwidth is None
+            or figures.tokens_per_step is None
+            or done.prompt_tokens is None
+            or done.completion_tokens is None
+            or model is None
+        ):
+            return None
+        context = done.prompt_tokens + done.completion_tokens / done.sequences / 2
+        return request_ratio(rate, figures.tokens_per_step, model, figures.bandwidth, context)
+
+    async def look(self, poll: EnginePoll, refresh: Callable[[], Awaitable[None]]) -> None:
+        """One look at everything. refresh: brings `traffic` up to now. Raises what fails."""
+        if self._settings.nvml:
+            self._gpus.start()
+        await refresh()
+        own = self._own_sequences()
+        reading = await poll.metrics()
+        await refresh()
+        # A request that began or ended while the page was on its way may be on it.
+        own = max(own, self._own_sequences())
+        now = monotonic()
+        running = list(self._traffic.running)
+        for exchange in running:
+            if exchange.token_events:
+                self._served.answered(exchange.answered, now)
+        self._window.look(now, running, reading, own)
+        if await self._files.look(self._served, reading):
+            self._window.forget()
+            return
+        now = monotonic()
+        gpus = self._gpus.now(now)
+        base = self._served.base()
+        several = self._served.among_several
+        self._figures = figures_of(
+            assess(self._inputs(gpus)), now, gpus=gpus, engine=self._settings.engine,
+            nvml=self._settings.nvml, served=base, model=None if several else self._files.found,
+        )  # fmt: skip
+        self._publish(self._figures)
+
+    def _inputs(self, gpus: GpusNow) -> Inputs:
+        engine = self._settings.engine
+        return Inputs(
+            bandwidth=ceiling_inputs.bandwidth(engine, gpus.of_engine),
+            model=self._files.found,
+            several_models=self._served.among_several,
+            tensor_parallel=engine.tensor_parallel_size,
+            roof=ceiling_inputs.compute_roof(engine),
+            seen=self._window.seen(),
+            gpus=gpus.of_engine,
+            contention=worst([item.state for item in gpus.contentions]),
+            contentions=gpus.contentions,
+        )
+
+    def _own_sequences(self) -> int:
+        return sum(exchange.sequences for exchange in self._traffic.running if exchange.generates)
+
+    def _engine_was_busy(self, at: float) -> bool | None:
+        """Whether the engine had work that a GPU reading at `at` looks back on (any thread)."""
+        reading = self._window.last_reading
+        fresh = 2 * self._settings.engine_metrics_interval
+        if reading is not None and at - reading.at < fresh and _has_work(reading):
+            return True
+        return was_busy(at, self._traffic.generating, self._traffic.last_ended_at)
+
+
+def _has_work(reading: EngineReading) -> bool:
+    return (reading.running or 0) + (reading.waiting or 0) > 0

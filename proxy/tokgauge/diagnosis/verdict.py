@@ -1,0 +1,65 @@
+"""What a verdict says, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Level = Literal["healthy", "watch", "suspect", "above_ceiling", "not_judged"]
+CauseKind = Literal[
+    "active_neighbour",
+    "thermal_throttling",
+    "power_throttling",
+    "hardware_slowdown",
+    "memory_clock_low",
+    "preemption",
+    "kv_cache_full",
+    "long_prefills",
+    "compute_bound",
+    "cpu_bound",
+    "speculative_decoding",
+    "wrong_ceiling_inputs",
+    "cached_weights",
+]
+NotJudgedReason = Literal[
+    "too_little_traffic", "prefill_dominated", "no_efficiency", "speculation_unknown"
+]
+
+LEVELS: tuple[Level, ...] = get_args(Level)
+CAUSE_KINDS: tuple[CauseKind, ...] = get_args(CauseKind)
+NOT_JUDGED_REASONS: tuple[NotJudgedReason, ...] = get_args(NotJudgedReason)
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why decoding may be slow (or the ratio above 1): what was seen, and what to do about it."""
+
+    kind: CauseKind
+    evidence: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class RuledOut:
+    """A cause that the evidence rules out."""
+
+    kind: CauseKind
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A judgement in words. `headline` is one plain sentence with the numbers.
+
+    `causes` come most likely first; `ruled_out` are those that the evidence clears; `notes` is what
+    else is worth knowing; `advice` what to do, most useful first. `reason` is set when `level` is
+    `not_judged`, and only then.
+    """
+
+    level: Level
+    headline: str
+    causes: tuple[Cause, ...] = ()
+    ruled_out: tuple[RuledOut, ...] = ()
+    notes: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
+    reason: NotJudgedReason | None = None

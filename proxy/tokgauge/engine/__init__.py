@@ -1,0 +1,1 @@
+"""The engine as it is seen from outside."""

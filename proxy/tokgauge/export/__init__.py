@@ -1,0 +1,1 @@
+"""What is known, in the forms that others read: Prometheus, OpenTelemetry, the request log."""

@@ -1,0 +1,1 @@
+"""HTTP towards the engine: connections, their pool, their time limits."""

@@ -1,0 +1,1 @@
+"""Carries requests to the engine and its responses back; knows nothing of what they mean."""

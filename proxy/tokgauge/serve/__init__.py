@@ -1,0 +1,1 @@
+"""Puts processes and parts together."""

@@ -1,0 +1,86 @@
+"""The chain from inputs to a judgement, without sentences: bandwidth, bytes, rate, efficiency."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tokgauge.diagnosis.answers import Answers
+from tokgauge.diagnosis.assess import assess
+from tokgauge.diagnosis.decoding import Decoded
+from tokgauge.diagnosis.inputs import Inputs, ModelBytes, Page, StreamSeen, WindowSeen
+from tokgauge.diagnosis.work import WhyNoEfficiency
+from tokgauge.engine.metrics_page import EngineRates, EngineReading
+from tokgauge.gpu.bandwidth import Bandwidth
+from tokgauge.model.kv import kv_from_bytes_per_token
+from tokgauge.model.weights import Streamed, WeightsFound, WeightsUnknown
+
+pytestmark = pytest.mark.socketless
+
+WEIGHTS = WeightsFound(Streamed(14.141e9), "test", 15.231e9, "test")
+MODEL = ModelBytes(WEIGHTS, kv_from_bytes_per_token(57_344))
+A6000 = Bandwidth(768e9, "catalogue", "table of cards: RTX A6000")
+# The founding run: one stream at 40.6 tokens per second.
+STREAM = StreamSeen(
+    decode_rate=40.6, tokens=512, tokens_per_step=1.0, context_tokens=300.0, tokens_of_others=0
+)
+DECODED = Decoded(
+    seconds=30.0, busy_seconds=30.0, sequence_seconds=30.0, sequence_events=1218.0,
+    event_seconds=30.0, context_tokens_at_most=300.0, waiting_for_first_token=0,
+    context_tokens_at_least=280.0,
+)  # fmt: skip
+WINDOW = WindowSeen(decoded=DECODED, answers=Answers(), tokens_per_event=1.0)
+FOREIGN = (
+    Page(EngineReading(at=0.0, running=4), own_sequences=1),
+    Page(EngineReading(at=30.0, running=0), own_sequences=0),
+)
+RATES = EngineRates(seconds=30.0, steps_per_second_per_engine=40.6)
+
+
+@pytest.mark.parametrize("seen", [STREAM, WINDOW], ids=["a measured stream", "a window"])
+def test_serve_and_probe_judge_alike(seen: StreamSeen | WindowSeen) -> None:
+    found = assess(Inputs(bandwidth=A6000, model=MODEL, seen=seen))
+    assert found.efficiency is not None
+    assert found.efficiency.by_basis["streamed"] == pytest.approx(0.748, abs=0.002)
+    assert found.efficiency.by_basis["checkpoint"] == pytest.approx(0.805, abs=0.002)
+    assert found.speed.level == "healthy"
+
+
+def test_without_traffic_there_is_a_ceiling() -> None:
+    found = assess(Inputs(bandwidth=A6000, model=MODEL))
+    assert found.ceilings["streamed"].tokens_per_second == pytest.approx(54.3, abs=0.05)
+    assert found.ceilings["checkpoint"].tokens_per_second == pytest.approx(50.4, abs=0.05)
+    assert found.efficiency is None
+    assert found.speed.reason == "too_little_traffic"
+
+
+ALL = Inputs(bandwidth=A6000, model=MODEL, seen=WINDOW)
+NO_GPU = Bandwidth(None, None, "no GPU is seen")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "why"),
+    [
+        (replace(ALL, bandwidth=NO_GPU), "inputs_unknown"),
+        (replace(ALL, model=None), "inputs_unknown"),
+        (replace(ALL, model=ModelBytes(WeightsUnknown("test"), MODEL.kv)), "inputs_unknown"),
+        (replace(ALL, several_models=True), "several_models"),
+        (replace(ALL, seen=replace(WINDOW, tokens_per_event=2.5)), "steps_merged"),
+        (replace(ALL, seen=replace(WINDOW, pages=FOREIGN, rates=RATES)), "traffic_of_others"),
+        (
+            replace(
+                ALL, seen=replace(WINDOW, decoded=replace(DECODED, context_tokens_at_most=None))
+            ),
+            "context_unknown",
+        ),
+        (replace(ALL, seen=replace(STREAM, decode_rate=None)), "not_streamed"),
+        (replace(ALL, seen=replace(STREAM, tokens_of_others=200, decode_rate=20)), "others_served"),
+        (replace(ALL, seen=replace(STREAM, tokens_per_step=None)), "steps_unknown"),
+        (replace(ALL, seen=replace(STREAM, tokens_per_step=2.0)), "draft_unknown"),
+    ],
+)
+def test_what_is_not_known_is_named_as_a_kind(inputs: Inputs, why: WhyNoEfficiency) -> None:
+    speed = assess(inputs).speed
+    assert speed.why == "no_efficiency"
+    assert speed.evidence.no_efficiency is not None
+    assert speed.evidence.no_efficiency.why == why

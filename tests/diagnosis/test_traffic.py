@@ -1,0 +1,103 @@
+"""Which exchanges ran alone, whatever the number of relays, and what becomes of a lost relay's."""
+
+import msgspec
+import pytest
+from tokgauge.diagnosis.traffic import Traffic
+from tokgauge.measure.record import Progress, Record
+
+
+def progress(name: str, opened_at: float, *, generates: bool = True) -> Progress:
+    return Progress(
+        id=name, opened_at=opened_at, requested="m", answered="m", generates=generates,
+        streamed=True, decodes_from=opened_at, decoded_to=None, token_events=1,
+        silent_since=None, sequences=1, calls_tools=False,
+        **{field: None for field in ("context_at_most", "context_at_least")
+           if field in Progress.__struct_fields__},
+    )  # fmt: skip
+
+
+def record(name: str, opened_at: float, ended_at: float, *, alone: bool = True) -> Record:
+    given = {
+        "progress": progress(name, opened_at),
+        "ended_at": ended_at,
+        "id": name,
+        "alone": alone,
+    }
+    needed = [f for f in msgspec.structs.fields(Record) if f.required and f.name not in given]
+    return Record(**given, **{f.name: None for f in needed})
+
+
+@pytest.fixture
+def traffic() -> Traffic:
+    """Of two relays, a and b."""
+    traffic = Traffic()
+    traffic.came("a")
+    traffic.came("b")
+    return traffic
+
+
+def alone(records: list[Record]) -> list[tuple[str, bool | None]]:
+    return [(record.id, record.alone) for record in records]
+
+
+def test_it_was_alone_when_all_others_say_so(traffic: Traffic) -> None:
+    assert traffic.ended("a", record("1", 1, 2)) == []
+    assert traffic.told("a", 3, []) == []
+    assert traffic.told("b", 1.5, []) == []
+    assert alone(traffic.told("b", 2.5, [])) == [("1", True)]
+
+
+def test_it_was_not_alone_beside_one_that_runs_elsewhere(traffic: Traffic) -> None:
+    assert traffic.ended("a", record("1", 1, 2)) == []
+    assert alone(traffic.told("b", 2.5, [progress("2", 1.9)])) == [("1", False)]
+
+
+def test_what_began_later_or_generates_nothing_is_no_company(traffic: Traffic) -> None:
+    assert traffic.ended("a", record("1", 1, 2)) == []
+    others = [progress("2", 2.1), progress("3", 1, generates=False)]
+    assert alone(traffic.told("b", 2.5, others)) == [("1", True)]
+
+
+def test_it_was_not_alone_beside_one_that_has_ended_elsewhere(traffic: Traffic) -> None:
+    assert traffic.ended("b", record("2", 1.2, 1.4)) == []
+    assert alone(traffic.ended("a", record("1", 1, 2))) == [("2", False), ("1", False)]
+
+
+def test_who_was_not_alone_in_its_own_relay_need_not_wait(traffic: Traffic) -> None:
+    assert alone(traffic.ended("a", record("1", 1, 2, alone=False))) == [("1", False)]
+
+
+@pytest.mark.parametrize(
+    ("running", "expected"), [([progress("2", 1.5)], False), ([progress("2", 2.5)], True)]
+)
+def test_a_relay_that_dies_decides_by_what_it_ran(
+    traffic: Traffic, running: list[Progress], expected: bool
+) -> None:
+    traffic.told("b", 1.6, running)
+    found = traffic.ended("a", record("1", 1, 2))
+    assert alone([*found, *traffic.gone("b", 2.2)]) == [("1", expected)]
+
+
+def test_the_record_of_a_relay_that_dies_is_not_its_own_company(traffic: Traffic) -> None:
+    assert traffic.ended("a", record("1", 1, 2)) == []
+    assert traffic.gone("a", 2.1) == []
+    assert alone(traffic.told("b", 2.5, [])) == [("1", True)]
+
+
+def test_what_a_dead_relay_ran_counts_for_what_ends_later(traffic: Traffic) -> None:
+    traffic.told("b", 1.6, [progress("2", 1.5)])
+    traffic.gone("b", 1.7)
+    assert alone(traffic.ended("a", record("1", 1, 2))) == [("1", False)]
+
+
+def test_a_relay_that_hangs_costs_what_nobody_knows_and_no_more(traffic: Traffic) -> None:
+    assert traffic.ended("a", record("1", 1, 2)) == []
+    assert traffic.told("a", 6, []) == []
+    assert alone(traffic.told("a", 8, [])) == [("1", None)]
+
+
+def test_one_relay_decides_by_itself() -> None:
+    traffic = Traffic()
+    traffic.came("a")
+    assert alone(traffic.ended("a", record("1", 1, 2))) == [("1", True)]
+    assert traffic.generating == 0

@@ -43,8 +43,7 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 class ClientConnection(Protocol):
     """The client of one exchange, as the exchange sees it.
 
-    The interface that the state machine knows: `ClientStream` implements it under uvicorn,
-    `AsgiClient` under any ASGI server.
+    All that the state machine knows of a client.
     """
 
     request: Request

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
@@ -10,14 +9,11 @@ from time import monotonic
 import msgspec
 
 from tokgauge.dialects.routes import classify
+from tokgauge.measure.failure_log import FailureLog
 from tokgauge.measure.record import EngineNews, Gained, Outcome, Progress, Summary
 from tokgauge.measure.tap import Tap
 from tokgauge.measure.timeline import RequestTimeline
 from tokgauge.measure.usage_injection import UsageInjection
-
-logger = logging.getLogger("tokgauge")
-
-_MOST_KINDS = 100
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -42,7 +38,7 @@ class Taps:
         self._generating: set[RequestTimeline] = set()
         self._empty_is_token = False
         self._failures: dict[str, int] = {}
-        self._logged: set[tuple[str, str]] = set()
+        self._log = FailureLog()
         self._ids = _random_ids()
 
     def open(self, method: str, path: bytes, at: float) -> Tap:
@@ -85,13 +81,7 @@ class Taps:
 
     def report(self, where: str, error: Exception) -> None:
         """Count a failure of the measuring side and log the first of its kind. Never raises."""
-        kind = (where, type(error).__name__)
-        if kind not in self._logged and len(self._logged) < _MOST_KINDS:
-            self._logged.add(kind)
-            logger.error(
-                "measuring failed in %s; the traffic is not affected, and this is logged once",
-                where, exc_info=error,
-            )  # fmt: skip
+        self._log.note(where, error)
         self._failures[where] = self._failures.get(where, 0) + 1
 
     # The analyst's question

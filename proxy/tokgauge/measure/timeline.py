@@ -17,6 +17,7 @@ from tokgauge.dialects.routes import READERS
 from tokgauge.dialects.sse import EVENT_LIMIT, EventReader
 from tokgauge.dialects.template import RETRY_AFTER, Template, learn
 from tokgauge.dialects.usage import Usage
+from tokgauge.measure.media_type import media_type
 from tokgauge.measure.record import Outcome, Progress, Record, TokenSource
 
 MIN_TOKENS_FOR_RATE = 16
@@ -196,7 +197,11 @@ class RequestTimeline:
     @property
     def sequences(self) -> int:
         """How many sequences have shown up so far (choices, prompts)."""
-        return self._sequences()
+        reader = self.reader
+        if reader is None:
+            return 1
+        others, ended = len(reader.sequence_events), len(reader.finish_reasons)
+        return ended if ended > others else 1 + others
 
     @property
     def context_at_most(self) -> float | None:
@@ -206,12 +211,10 @@ class RequestTimeline:
         only named by an address or stored at the server has no bound.
         """
         if self.reader is not None and (prompt := self.reader.usage.prompt) is not None:
-            return float(prompt * self._sequences() + self.token_events)
+            return float(prompt * self.sequences + self.token_events)
         if self.request_bytes is None:
             return None
-        return float(
-            (self.request_bytes + _TEMPLATE_TOKENS) * self._sequences() + self.token_events
-        )
+        return float((self.request_bytes + _TEMPLATE_TOKENS) * self.sequences + self.token_events)
 
     @property
     def context_at_least(self) -> float:
@@ -219,20 +222,12 @@ class RequestTimeline:
         prompt = self.reader.usage.prompt if self.reader is not None else None
         return float(prompt or 0)
 
-    def decode_span(self, now: float) -> tuple[float, float] | None:
-        """From when to when it has been decoded; None before it began.
-
-        A stream: from its first token event to the last (to `now` while it runs). An answer that
-        is not streamed: from when the engine had the request.
-        """
-        end = self._ended_at if self._ended_at is not None else now
+    def _decoded(self) -> tuple[float | None, float | None]:
+        """From when to when it has been decoded: see `Progress`."""
         if self.asked.stream or self.stream:
-            if self._first_token_at is None or self._last_token_at is None:
-                return None
-            return self._first_token_at, (
-                self._last_token_at if self._ended_at is not None else end
-            )
-        return None if self._sent_at is None else (self._sent_at, end)
+            last = self._last_token_at
+            return self._first_token_at, None if self._ended_at is None else last
+        return (None, None) if self._sent_at is None else (self._sent_at, self._ended_at)
 
     @property
     def is_over(self) -> bool:
@@ -241,7 +236,7 @@ class RequestTimeline:
 
     def progress(self) -> Progress:
         """How far it is now."""
-        span = self.decode_span(math.inf)
+        decodes_from, decoded_to = self._decoded()
         last_token, last_byte = self._last_token_at, self._last_byte_at
         silent_since = None
         if last_token is not None and last_byte is not None:
@@ -253,8 +248,8 @@ class RequestTimeline:
             answered=self.answered_model,
             generates=self.generates,
             streamed=self.stream,
-            decodes_from=span[0] if span is not None else None,
-            decoded_to=span[1] if span is not None and span[1] < math.inf else None,
+            decodes_from=decodes_from,
+            decoded_to=decoded_to,
             token_events=self.token_events,
             silent_since=silent_since,
             sequences=self.sequences,
@@ -286,7 +281,7 @@ class RequestTimeline:
     def response_begins(self, status: int, headers: Mapping[str, str]) -> None:
         """The head of the answer; `headers` with names in lower case."""
         self.status = status
-        content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+        content_type = media_type(headers)
         self.stream = content_type == "text/event-stream"
         if self.route not in READERS or not (self.stream or 200 <= status < 300):
             return
@@ -453,7 +448,7 @@ class RequestTimeline:
             token_source=source,
             token_events=self.token_events,
             tokens_per_event=per_event,
-            sequences=self._sequences(),
+            sequences=self.sequences,
             time_per_output_token=tpot,
             decode_tokens_per_second=1.0 / tpot if tpot else None,
             finish_reasons=finish_reasons,
@@ -512,13 +507,6 @@ class RequestTimeline:
             return self.token_events, "events"
         return None, None
 
-    def _sequences(self) -> int:
-        reader = self.reader
-        if reader is None:
-            return 1
-        others, ended = len(reader.sequence_events), len(reader.finish_reasons)
-        return ended if ended > others else 1 + others
-
     def _time_per_output_token(
         self, tokens: int | None, source: TokenSource | None
     ) -> float | None:
@@ -532,7 +520,7 @@ class RequestTimeline:
         reader = self.reader
         if tokens is None or reader is None or self._first_token_at is None:
             return None
-        sequences = self._sequences()
+        sequences = self.sequences
         if tokens < MIN_TOKENS_FOR_RATE * sequences or self.arrivals < MIN_ARRIVALS_FOR_RATE:
             return None
         if self.calls_tools and (
@@ -568,15 +556,15 @@ class RequestTimeline:
     def _cut_by(self, index: int, tokens: int | None) -> str | int:
         reader = self.reader
         assert reader is not None  # noqa: S101
-        own = tokens if self._sequences() == 1 else reader.events_of(index)
-        if self._sequences() > 1 and tokens != reader.token_events:
+        own = tokens if self.sequences == 1 else reader.events_of(index)
+        if self.sequences > 1 and tokens != reader.token_events:
             own = None  # events are not tokens here, so one choice's share is not known
         if own is None:
             every = len(reader.finish_reasons) == list(reader.finish_reasons.values()).count(
                 "length"
             )
             limit = self.asked.max_tokens
-            if every and limit is not None and tokens == limit * self._sequences():
+            if every and limit is not None and tokens == limit * self.sequences:
                 return "request"
             return "unknown"
         if self.asked.max_tokens is not None and own >= self.asked.max_tokens:

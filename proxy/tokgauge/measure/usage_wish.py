@@ -7,6 +7,7 @@ from typing import Literal
 
 from tokgauge.dialects.manners import Lesson, Manners, Names, has_no_choice, told_usage
 from tokgauge.dialects.usage_filter import UsageEventFilter
+from tokgauge.measure.media_type import media_type
 from tokgauge.measure.usage_injection import Kind, RouteInjection
 
 _NEVER_ABOUT_THE_WISH = (401, 407, 408, 413, 429, 502, 503, 504)
@@ -59,7 +60,7 @@ class UsageWish:
         if content.get("content-encoding", "identity") != "identity":
             self._known.differs("its streams are compressed, so no event can be taken out")
             return self._suspect("it is compressed")
-        if status != 200 or _media_type(content) != manners.content_type:
+        if status != 200 or media_type(content) != manners.content_type:
             return self._suspect("another kind of response")
         return "goes" if self._known.proven else "waits"
 
@@ -97,7 +98,7 @@ class UsageWish:
     def begins(self, status: int, content: Mapping[str, str]) -> bool:
         """The head goes on; returns whether bytes may be cut out of what follows."""
         encoded = content.get("content-encoding", "identity") != "identity"
-        content_type = _media_type(content)
+        content_type = media_type(content)
         if status != 200 or encoded:
             return False
         manners = self._manners
@@ -166,7 +167,3 @@ class UsageWish:
             elif hiding.finished and not known.proven:
                 known.ignored()
         return known.off
-
-
-def _media_type(content: Mapping[str, str]) -> str:
-    return content.get("content-type", "").partition(";")[0].strip().lower()

@@ -309,8 +309,7 @@ def error_text(body: bytes) -> str:
 
 def _rate(exchange: RequestTimeline, now: float) -> float | None:
     """Token events per second so far, of a stream that has run long enough to say."""
-    span = exchange.decode_span(now)
-    first = span[0] if span is not None else None
+    first = exchange.progress().decodes_from
     if first is None or exchange.token_events < 2 or now - first < 0.2:
         return None
     return (exchange.token_events - 1) / (now - first)

@@ -29,6 +29,7 @@ from tokgauge.http.client.parser import ResponseParser
 from tokgauge.http.error_responses import ErrorResponse
 from tokgauge.http.headers import content_headers, to_client
 from tokgauge.http.server import ClientConnection
+from tokgauge.measure.media_type import media_type
 from tokgauge.measure.record import Outcome
 from tokgauge.measure.tap import Tap
 from tokgauge.relay.states import TRANSITIONS, State
@@ -106,7 +107,8 @@ class Exchange:
         self._complete = False  # the request is here to its end
         self._changed: bytes | None = None
         self._repeated = False
-        self._held: tuple[ResponseParser, bytes] | None = None
+        self._held: tuple[ResponseParser, Mapping[str, str], bytes] | None = None
+        """A head, its content headers, and what has come behind it."""
         self._reserved = 0
         self._timer: asyncio.TimerHandle | None = None
         self._head_sent: str | None = None
@@ -276,26 +278,28 @@ class Exchange:
     def response_head(self, head: ResponseParser, *, body_follows: bool) -> None:
         """The head of the response has come."""
         self._upstream.responds()
+        content = content_headers(head.headers)
         if self._changed is not None:
-            verdict = self._tap.judge_head(head.status, content_headers(head.headers))
+            verdict = self._tap.judge_head(head.status, content)
             if verdict == "again":
                 self._again()
                 return
             if verdict == "waits":
                 self._become(State.HOLDING)
-                self._held = (head, b"")
+                self._held = (head, content, b"")
                 # The same head would come without the change, and the client has it as early.
-                self._send_head(head, hides=True, body_follows=body_follows)
+                self._send_head(head, content, hides=True, body_follows=body_follows)
                 return
-        self._begin(head, body_follows=body_follows)
+        self._begin(head, content, body_follows=body_follows)
 
-    def _begin(self, head: ResponseParser, *, body_follows: bool) -> None:
+    def _begin(
+        self, head: ResponseParser, content: Mapping[str, str], *, body_follows: bool
+    ) -> None:
         self._become(State.STREAMING)
-        content = content_headers(head.headers)
         hides = self._tap.hides(head.status, content)
         if self._head_sent is None:
-            self._send_head(head, hides=hides, body_follows=body_follows)
-        elif head.status != 200 or _media_type(content) != self._head_sent:
+            self._send_head(head, content, hides=hides, body_follows=body_follows)
+        elif head.status != 200 or media_type(content) != self._head_sent:
             # The client has got the head of a response that was given up, and this is another.
             self._cut("upstream_incomplete")
             return
@@ -303,9 +307,10 @@ class Exchange:
             self._client.release_head()  # the first response may have ended before it had left
         self._tap.response_begins(head.status, content)
 
-    def _send_head(self, head: ResponseParser, *, hides: bool, body_follows: bool) -> None:
-        content = content_headers(head.headers)
-        self._head_sent = _media_type(content)
+    def _send_head(
+        self, head: ResponseParser, content: Mapping[str, str], *, hides: bool, body_follows: bool
+    ) -> None:
+        self._head_sent = media_type(content)
         self._is_refused = head.status >= 400
         headers = to_client(
             head.headers,
@@ -399,9 +404,9 @@ class Exchange:
 
     def _hold(self, at: float, body: bytes) -> None:
         assert self._held is not None  # noqa: S101
-        head, held = self._held
+        head, content, held = self._held
         held += body
-        self._held = (head, held)
+        self._held = (head, content, held)
         verdict = self._tap.judge_first(held)
         if verdict == "again":
             self._again()
@@ -410,8 +415,8 @@ class Exchange:
 
     def _let_go(self, at: float) -> None:
         assert self._held is not None  # noqa: S101
-        (head, held), self._held = self._held, None
-        self._begin(head, body_follows=bool(held))
+        (head, content, held), self._held = self._held, None
+        self._begin(head, content, body_follows=bool(held))
         if held:
             self.response_data(at, held, None)
 
@@ -520,7 +525,3 @@ class Exchange:
         if state not in TRANSITIONS[self.state]:
             raise AssertionError(f"an exchange goes from {self.state.name} to {state.name}")
         self.state = state
-
-
-def _media_type(content: Mapping[str, str]) -> str:
-    return content.get("content-type", "").partition(";")[0].strip().lower()

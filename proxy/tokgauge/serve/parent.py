@@ -36,7 +36,7 @@ class Child:
     name: str
     module: str
     arguments: list[str]
-    fds: tuple[int, ...]
+    fds: list[int]
     process: subprocess.Popen[bytes] | None = None
     started_at: float = 0.0
     start_again_at: float | None = None
@@ -78,7 +78,7 @@ class Parent:
     relays: list[Child]
     analyst: Child
     drain: float
-    fds: tuple[int, ...]
+    fds: list[int]
     exit_code: int = 0
     _draining_until: float | None = field(default=None, init=False)
 
@@ -165,15 +165,11 @@ def say(text: str) -> None:
 def main() -> None:
     """Run with the plan that `serve` has written: see `tokgauge.serve.start`."""
     plan: dict[str, Any] = json.loads(sys.argv[1])
-
-    def child(name: str, module: str, fds: list[int], arguments: list[str]) -> Child:
-        return Child(name, module, arguments, tuple(fds))
-
     parent = Parent(
-        relays=[child(**relay) for relay in plan["relays"]],
-        analyst=child(**plan["analyst"]),
+        relays=[Child(**relay) for relay in plan["relays"]],
+        analyst=Child(**plan["analyst"]),
         drain=plan["drain"],
-        fds=tuple(plan["close_when_draining"]),
+        fds=plan["close_when_draining"],
     )
     sys.exit(parent.run())
 

@@ -12,9 +12,6 @@ from types import FrameType
 
 logger = logging.getLogger("tokgauge")
 
-STARTUP_FAILURE = 3
-"""Exit code of a process that cannot start, and would not the next time either."""
-
 
 def set_up_logging(level: str) -> None:
     """Our lines on standard error; of libraries' only what is wrong."""

@@ -9,12 +9,8 @@ import sys
 
 import msgspec
 
-from tokgauge.serve.process import (
-    STARTUP_FAILURE,
-    begin_as_child,
-    read_all,
-    spare_the_collector,
-)
+from tokgauge.serve.parent import STARTUP_FAILURE
+from tokgauge.serve.process import begin_as_child, read_all, spare_the_collector
 from tokgauge.serve.relay_app import RelayApp, RelaySettings
 from tokgauge.serve.relay_server import RelayServer
 from tokgauge.serve.sockets import path_of

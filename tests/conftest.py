@@ -91,6 +91,23 @@ def rig(shared_engine: ScriptedEngine, shared_proxy: "BackgroundProxy") -> Rig:
     return Rig(shared_engine, shared_proxy)
 
 
+QUIET: dict[str, Any] = {"poll_interval": 3600, "engine_metrics_interval": 3600}
+"""A proxy that asks nothing by itself, so that each connection to the engine is known."""
+
+
+@pytest.fixture(scope="module")
+def _quiet() -> Iterator[Rig]:
+    with ScriptedEngine(MODELS) as engine, start_proxy(upstream=engine.url, **QUIET) as proxy:
+        yield Rig(engine, proxy)
+
+
+@pytest.fixture
+def quiet_rig(_quiet: Rig) -> Rig:
+    """A proxy that asks nothing by itself, shared by a module's tests."""
+    _quiet.engine.forget()
+    return _quiet
+
+
 @pytest.fixture
 def new_rig() -> Iterator[Callable[..., Rig]]:
     """Make an engine and a proxy of one's own: `new_rig(inject_usage=False)`."""

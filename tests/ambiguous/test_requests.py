@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.ambiguous.requests import CASES, Case
-from tests.conftest import start_proxy
+from tests.conftest import QUIET, start_proxy
 from tests.support.client import RawClient
 from tests.support.metrics import wait_until
 from tests.support.strict import read_requests
@@ -34,10 +34,7 @@ class Pair:
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Pair]:
-    with (
-        StrictEngine() as engine,
-        start_proxy(upstream=engine.url, poll_interval=3600, engine_metrics_interval=3600) as proxy,
-    ):
+    with StrictEngine() as engine, start_proxy(upstream=engine.url, **QUIET) as proxy:
         yield Pair(engine, proxy.port)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.ambiguous.responses import CASES, Case
-from tests.conftest import start_proxy
+from tests.conftest import QUIET, start_proxy
 from tests.support.client import RawClient
 from tests.support.metrics import wait_until
 from tests.support.strict import NotStrict, Request, read_response
@@ -48,10 +48,7 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def scene() -> Iterator[Scene]:
-    with (
-        StrictEngine() as engine,
-        start_proxy(upstream=engine.url, poll_interval=3600, engine_metrics_interval=3600) as proxy,
-    ):
+    with StrictEngine() as engine, start_proxy(upstream=engine.url, **QUIET) as proxy:
         scene = Scene(proxy.port, engine)
         engine.answering = scene.answer
         yield scene

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Rig
+from tests.conftest import QUIET, Rig
 from tests.support.chat import CHAT, COMPLETIONS, body_of
 from tests.support.client import JSON, Response, fetch, post
 from tests.support.engine import (
@@ -543,7 +543,7 @@ def test_a_lost_engine_is_learned_anew(
     new_rig: Callable[..., Rig], state: str, lose: Callable[[Rig], None]
 ) -> None:
     names = {"on": "fingerprint", "off_refused": "404", "off_unneeded": "forced"}
-    rig = new_rig(poll_interval=3600, engine_metrics_interval=3600)
+    rig = new_rig(**QUIET)
     pair = PAIRS[names[state]]
     several_as_direct(rig, by_wish(pair.plain, pair.wished), CHAT, body_of(), times=2)
     assert states(rig) == [state]

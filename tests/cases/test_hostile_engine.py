@@ -6,10 +6,10 @@ from itertools import count
 
 import pytest
 
-from tests.conftest import MODELS, Rig, start_proxy
+from tests.conftest import Rig
 from tests.support.chat import CHAT
 from tests.support.client import RawClient, Response
-from tests.support.engine import Conversation, Script, ScriptedEngine, answer
+from tests.support.engine import Conversation, Script, answer
 from tests.support.odd_responses import CASES, Odd
 
 ODD = "/v1/odd"
@@ -17,20 +17,9 @@ NEXT = "/v1/next"
 numbers = count()
 
 
-@pytest.fixture(scope="module")
-def quiet() -> Iterator[Rig]:
-    """A proxy that asks nothing by itself, so that each connection to the engine is known."""
-    with (
-        ScriptedEngine(MODELS) as engine,
-        start_proxy(upstream=engine.url, poll_interval=3600, engine_metrics_interval=3600) as proxy,
-    ):
-        yield Rig(engine, proxy)
-
-
 @pytest.fixture
-def rig(quiet: Rig) -> Rig:
-    quiet.engine.forget()
-    return quiet
+def rig(quiet_rig: Rig) -> Rig:
+    return quiet_rig
 
 
 async def echo(c: Conversation) -> None:

@@ -2,14 +2,14 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from tests.conftest import MODELS, Rig, start_proxy
+from tests.conftest import QUIET, Rig
 from tests.support.chat import CHAT, COMPLETIONS, body_of
 from tests.support.client import JSON, RawClient, request
-from tests.support.engine import Conversation, ScriptedEngine, answer, json_answer, send
+from tests.support.engine import Conversation, answer, json_answer, send
 
 WARM = "/v1/warm"
 FINE = json_answer({"fine": True})
@@ -17,20 +17,9 @@ FINE = json_answer({"fine": True})
 NewRig = Callable[..., Rig]
 
 
-@pytest.fixture(scope="module")
-def quiet() -> Iterator[Rig]:
-    """A proxy that asks nothing by itself, so that each connection to the engine is known."""
-    with (
-        ScriptedEngine(MODELS) as engine,
-        start_proxy(upstream=engine.url, poll_interval=3600, engine_metrics_interval=3600) as proxy,
-    ):
-        yield Rig(engine, proxy)
-
-
 @pytest.fixture
-def rig(quiet: Rig) -> Rig:
-    quiet.engine.forget()
-    return quiet
+def rig(quiet_rig: Rig) -> Rig:
+    return quiet_rig
 
 
 async def close_it(c: Conversation) -> None:
@@ -151,7 +140,7 @@ def test_however_many_idle_connections_are_dead_a_new_one_is_taken(
 
 def test_the_first_byte_s_limit_sends_nothing_again(new_rig: NewRig) -> None:
     """The engine has the request, and works at it."""
-    rig = new_rig(first_byte_timeout=0.3, poll_interval=3600, engine_metrics_interval=3600)
+    rig = new_rig(first_byte_timeout=0.3, **QUIET)
     rig.engine.on(CHAT, never)
     for reused in (False, True, True):
         if reused:
@@ -164,7 +153,7 @@ def test_the_first_byte_s_limit_sends_nothing_again(new_rig: NewRig) -> None:
 
 
 def test_interim_responses_do_not_move_the_first_byte_s_limit(new_rig: NewRig) -> None:
-    rig = new_rig(first_byte_timeout=0.4, poll_interval=3600, engine_metrics_interval=3600)
+    rig = new_rig(first_byte_timeout=0.4, **QUIET)
 
     async def please_wait(c: Conversation) -> None:
         while not c.peer_gone:
@@ -202,7 +191,7 @@ def test_what_is_no_response_sends_nothing_again(rig: Rig, response: bytes) -> N
 @pytest.mark.parametrize("path", [CHAT, "/v1/audio/transcriptions"])
 def test_a_body_that_went_up_as_it_came_is_not_repeated(new_rig: NewRig, path: str) -> None:
     """Its first part is not here any more."""
-    rig = new_rig(observed_body_bytes=2048, poll_interval=3600, engine_metrics_interval=3600)
+    rig = new_rig(observed_body_bytes=2048, **QUIET)
 
     async def leaves(c: Conversation) -> None:
         await c.pause(0.05)

@@ -1,7 +1,10 @@
 """The kinds of request that every fault meets, and a look at what came of one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pytest
 
 from tests.support.chat import CHAT, body_of, whole_answer
 from tests.support.client import JSON, RawClient, Response, UncleanEnd, request
@@ -47,6 +50,27 @@ KINDS = (
     ),
 )  # fmt: skip
 UPLOADS = {"upload", "chunked"}
+
+
+class Fault(Protocol):
+    """A row of a table. without: kinds of request to which it cannot happen, and why."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def without(self) -> Mapping[str, str]: ...
+
+
+def table(faults: Iterable[Fault]) -> list[Any]:
+    """Every fault times every kind of request."""
+    return [
+        pytest.param(fault, kind, id=f"{fault.name} - {kind.name}")
+        for fault in faults
+        for kind in KINDS
+        if kind.name not in fault.without
+    ]
+
 
 ANSWER = b'{"object":"chat.completion","choices":[],"pad":"%b"}' % (b"p" * 200)
 EVENTS = b"".join(whole_answer("a", "b"))

@@ -3,16 +3,16 @@
 After each the next one on a new connection gets its own answer, and nothing is left open.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
 
-from tests.conftest import Rig, start_proxy
-from tests.faults.kinds import KINDS, Kind, look, right_answer, right_body, works
+from tests.conftest import Rig
+from tests.faults.kinds import KINDS, Kind, look, right_answer, right_body, table, works
 from tests.faults.test_engine import nothing_left, prepare
 from tests.support.client import RawClient
-from tests.support.engine import Conversation, ScriptedEngine
+from tests.support.engine import Conversation
 
 Act = Callable[[RawClient, Kind, Rig], None]
 
@@ -126,25 +126,9 @@ FAULTS = (
     Fault("a malformed chunk", sends(lambda kind: kind.data.replace(b"\r\nc350\r\n", b"\r\nzz\r\n", 1)), (REJECTED,), status=400, without=NOT_CHUNKED),  # noqa: E501
 )  # fmt: skip
 
-TABLE = [
-    pytest.param(fault, kind, id=f"{fault.name} - {kind.name}")
-    for fault in FAULTS
-    for kind in KINDS
-    if kind.name not in fault.without
-]
 
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Rig]:
-    with (
-        ScriptedEngine() as engine,
-        start_proxy(upstream=engine.url, poll_interval=3600, engine_metrics_interval=3600) as proxy,
-    ):
-        yield Rig(engine, proxy)
-
-
-@pytest.mark.parametrize(("fault", "kind"), TABLE)
-def test_a_clients_fault(shared: Rig, fault: Fault, kind: Kind) -> None:
+@pytest.mark.parametrize(("fault", "kind"), table(FAULTS))
+def test_a_clients_fault(quiet_rig: Rig, fault: Fault, kind: Kind) -> None:
     async def script(c: Conversation) -> None:
         if fault.engine == "answers":
             await c.send(right_answer(kind))
@@ -153,10 +137,10 @@ def test_a_clients_fault(shared: Rig, fault: Fault, kind: Kind) -> None:
             await c.send(right_answer(kind)[:-60])
         await c.until_peer_leaves()
 
-    prepare(shared, kind, script)
-    watch = shared.watch()
-    with shared.client(10) as client:
-        fault.act(client, kind, shared)
+    prepare(quiet_rig, kind, script)
+    watch = quiet_rig.watch()
+    with quiet_rig.client(10) as client:
+        fault.act(client, kind, quiet_rig)
         if fault.status is not None:
             seen = look(client)
             assert (seen.status, seen.manner) == (fault.status, "whole")
@@ -165,9 +149,9 @@ def test_a_clients_fault(shared: Rig, fault: Fault, kind: Kind) -> None:
                 assert seen.response.body == right_body(kind)
         if fault.outcomes != ({},):
             assert watch.after().outcomes in fault.outcomes
-    with shared.client() as another:
+    with quiet_rig.client() as another:
         assert works(lambda: another), "a new connection"
-    nothing_left(shared)
-    for one in shared.engine.requests:
+    nothing_left(quiet_rig)
+    for one in quiet_rig.engine.requests:
         if fault.engine != "answers" and one.target == kind.path:
             one.wait_closed()

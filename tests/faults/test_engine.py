@@ -8,13 +8,13 @@ which a fault cannot happen, and why.
 
 # ruff: noqa: E501  one fault a line
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from tests.conftest import Rig, start_proxy
+from tests.conftest import Rig
 from tests.faults.kinds import (
     KINDS,
     SECOND,
@@ -23,9 +23,10 @@ from tests.faults.kinds import (
     look,
     right_answer,
     right_body,
+    table,
     works,
 )
-from tests.support.engine import Conversation, Script, ScriptedEngine, answer, send
+from tests.support.engine import Conversation, Script, answer, send
 from tests.support.metrics import wait_until
 
 Act = Callable[[Conversation, Kind], Any]
@@ -204,22 +205,6 @@ FAULTS = (
     Fault("refuses early", early_and_closes, (413, "whole", "upstream_error"), early=True, body=b"too large", without=NO_BODY_TO_BE_EARLY_FOR),
 )  # fmt: skip
 
-TABLE = [
-    pytest.param(fault, kind, id=f"{fault.name} - {kind.name}")
-    for fault in FAULTS
-    for kind in KINDS
-    if kind.name not in fault.without
-]
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Rig]:
-    with (
-        ScriptedEngine() as engine,
-        start_proxy(upstream=engine.url, poll_interval=3600, engine_metrics_interval=3600) as proxy,
-    ):
-        yield Rig(engine, proxy)
-
 
 def script_of(fault: Fault, kind: Kind) -> Script:
     async def script(c: Conversation) -> None:
@@ -247,12 +232,12 @@ def nothing_left(rig: Rig) -> None:
     wait_until(lambda: not rig.scrape().total("requests_in_flight"), 5, "nothing is in flight")
 
 
-@pytest.mark.parametrize(("fault", "kind"), TABLE)
-def test_an_engines_fault(shared: Rig, fault: Fault, kind: Kind) -> None:
-    prepare(shared, kind, script_of(fault, kind), early=fault.early)
-    watch = shared.watch()
+@pytest.mark.parametrize(("fault", "kind"), table(FAULTS))
+def test_an_engines_fault(quiet_rig: Rig, fault: Fault, kind: Kind) -> None:
+    prepare(quiet_rig, kind, script_of(fault, kind), early=fault.early)
+    watch = quiet_rig.watch()
     status, manner, outcome = fault.wanted
-    with shared.client(10) as client:
+    with quiet_rig.client(10) as client:
         client.send(kind.data + kind.more)
         seen = look(client)
         assert (seen.status, seen.manner) == (status, manner)
@@ -269,9 +254,9 @@ def test_an_engines_fault(shared: Rig, fault: Fault, kind: Kind) -> None:
             expected["ok"] = expected.get("ok", 0) + 1
         assert watch.after(sum(expected.values())).outcomes == expected
         assert works(lambda: client) == (manner == "whole"), "the same connection"
-    with shared.client() as another:
+    with quiet_rig.client() as another:
         assert works(lambda: another), "a new connection"
-    nothing_left(shared)
-    times = sum(one.target == kind.path for one in shared.engine.requests)
+    nothing_left(quiet_rig)
+    times = sum(one.target == kind.path for one in quiet_rig.engine.requests)
     # What dies as a request goes out may have it twice, but not where that may do harm.
     assert times <= (1 if kind.name in UPLOADS else 2)

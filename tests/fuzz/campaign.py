@@ -15,7 +15,7 @@ from typing import cast
 
 import uvloop
 
-from tests.conftest import start_proxy
+from tests.conftest import QUIET, start_proxy
 from tests.fuzz.mutations import Mutated, mutated_requests, mutated_response
 from tests.support.strict import NotStrict, Request, read_request, read_requests, read_response
 from tests.support.strict_engine import EngineConnection, StrictEngine, answer, echo
@@ -363,9 +363,7 @@ def run_campaign(side: str, seeds: Sequence[int]) -> Figures:
     with contextlib.ExitStack() as stack:
 
         def start(url: str) -> int:
-            proxy = start_proxy(
-                upstream=url, poll_interval=3600, engine_metrics_interval=3600, log_level="error"
-            )
+            proxy = start_proxy(upstream=url, log_level="error", **QUIET)
             return stack.enter_context(proxy).port
 
         return uvloop.run(Campaign().run(start, side, seeds))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tokgauge.simulator.server import running_engine
 
-from tests.support.client import JSON, RawClient, Response, fetch, request
+from tests.support.client import JSON, RawClient, Response, fetch, refuses, request
 from tests.support.metrics import scrape, wait_until
 from tests.support.process import Process, run, serving, status
 
@@ -70,14 +70,6 @@ class Stream:
 def ask(port: int, tokens: int = 4) -> Response:
     headers = [JSON, ("Authorization", f"Bearer {KEY}")]
     return fetch(port, "POST", CHAT, headers, question(tokens, stream=False))
-
-
-def refuses(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=5).close()
-    except ConnectionRefusedError:
-        return True
-    return False
 
 
 def lines_of(path: Path) -> list[dict[str, object]]:

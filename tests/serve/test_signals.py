@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ import psutil
 import pytest
 
 from tests.support.chat import CHAT
-from tests.support.client import JSON, RawClient, Response, fetch, request
+from tests.support.client import JSON, RawClient, Response, fetch, refuses, request
 from tests.support.engine import DONE, EVENT_STREAM, LAST_CHUNK, Conversation, ScriptedEngine
 from tests.support.metrics import wait_until
 from tests.support.process import serving, status
@@ -62,14 +61,6 @@ def finish(held: Held, client: RawClient, response: Response) -> None:
     client.close()
     assert response.clean
     assert response.body.endswith(b"data: [DONE]\n\n")
-
-
-def refuses(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=5).close()
-    except ConnectionRefusedError:
-        return True
-    return False
 
 
 @WORKERS

@@ -280,3 +280,12 @@ def post(port: int, target: str, document: object | bytes, timeout: float = 15.0
     """POST a JSON document (or raw bytes said to be JSON) on a connection of its own."""
     body = document if isinstance(document, bytes) else json.dumps(document).encode()
     return fetch(port, "POST", target, [JSON], body, timeout)
+
+
+def refuses(port: int) -> bool:
+    """Whether nobody accepts connections on a port."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    except ConnectionRefusedError:
+        return True
+    return False

@@ -1,5 +1,7 @@
 """Which exchanges ran alone, whatever the number of relays, and what becomes of a lost relay's."""
 
+import tracemalloc
+
 import msgspec
 import pytest
 from tokgauge.diagnosis.traffic import Traffic
@@ -63,6 +65,14 @@ def test_it_was_not_alone_beside_one_that_has_ended_elsewhere(traffic: Traffic) 
     assert alone(traffic.ended("a", record("1", 1, 2))) == [("2", False), ("1", False)]
 
 
+def test_the_last_one_that_ended_elsewhere_may_be_the_wrong_one_to_ask(traffic: Traffic) -> None:
+    for number, span in enumerate([(0.1, 0.2), (1.0, 4.0), (4.5, 5.0)]):
+        traffic.ended("b", record(f"b{number}", *span, alone=False))
+    assert alone(traffic.ended("a", record("1", 3, 4.2))) == [("1", False)]
+    assert traffic.ended("a", record("2", 4.1, 4.4)) == []
+    assert alone(traffic.told("b", 6, [])) == [("2", True)]
+
+
 def test_who_was_not_alone_in_its_own_relay_need_not_wait(traffic: Traffic) -> None:
     assert alone(traffic.ended("a", record("1", 1, 2, alone=False))) == [("1", False)]
 
@@ -101,3 +111,18 @@ def test_one_relay_decides_by_itself() -> None:
     traffic.came("a")
     assert alone(traffic.ended("a", record("1", 1, 2))) == [("1", True)]
     assert traffic.generating == 0
+
+
+def test_one_relay_leaves_nothing_to_remember() -> None:
+    traffic = Traffic(several=False)
+    traffic.came("a")
+    ended = record("1", 1, 2)
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for _ in range(2_000):
+            assert traffic.ended("a", ended) == [ended]
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 20_000

@@ -25,15 +25,27 @@ class _Relay:
 
     def overlaps(self, began: float, ended: float) -> bool:
         """Whether it generated anything between these times."""
-        return any(
+        if any(
             progress.generates and progress.opened_at < ended for progress in self.running.values()
-        ) or any(first < ended and last > began for first, last in self.ended)
+        ):
+            return True
+        for first, last in reversed(self.ended):  # they are in the order of their ends
+            if last <= began:
+                return False
+            if first < ended:
+                return True
+        return False
 
 
 class Traffic:
-    """What relays told last of what runs, less what has ended since."""
+    """What relays told last of what runs, less what has ended since.
 
-    def __init__(self) -> None:
+    several: there may be more than one relay. With one, nothing that has ended is remembered: its
+    own exchanges know by themselves which of them ran alone.
+    """
+
+    def __init__(self, *, several: bool = True) -> None:
+        self._several = several
         self._relays: dict[Hashable, _Relay] = {}
         self._undecided: list[tuple[Hashable, Record]] = []
         self._past: list[tuple[Hashable, float, float]] = []
@@ -77,7 +89,8 @@ class Traffic:
         if not progress.generates:
             return [record]
         self.last_ended_at = record.ended_at
-        known.ended.append((progress.opened_at, record.ended_at))
+        if self._several:
+            known.ended.append((progress.opened_at, record.ended_at))
         if not record.alone:
             return [record]
         self._undecided.append((relay, record))

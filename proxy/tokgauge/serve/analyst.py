@@ -26,6 +26,7 @@ from tokgauge.export.processes import Processes
 from tokgauge.export.prometheus import Metrics
 from tokgauge.export.request_log import RequestLog
 from tokgauge.http.hosts import AllowedHosts
+from tokgauge.measure.failure_log import FailureLog
 from tokgauge.measure.record import INJECTION_STATES, EngineNews, Record, with_context
 from tokgauge.pages.own_pages import own_pages
 from tokgauge.serve.background_turns import attempt, repeat
@@ -43,8 +44,6 @@ _PATIENCE = 0.5
 _LAST_FRAMES = 2.0
 """Seconds that the end waits for what relays have sent and nobody has read yet."""
 
-_MOST_KINDS = 100
-
 _STATES: tuple[str, ...] = INJECTION_STATES
 
 
@@ -55,7 +54,7 @@ class Analyst:
         self._settings = settings
         self._records = records
         self._facts = EngineFacts(settings.engine.models)
-        self._traffic = Traffic()
+        self._traffic = Traffic(several=settings.workers > 1)
         self.metrics = Metrics(settings.duration_buckets)
         self.metrics.registry.register(Processes(self._pids))
         self.metrics.registry.register(PlatformCollector(registry=None))
@@ -74,7 +73,7 @@ class Analyst:
         self._told_news: EngineNews | None = None
         self.injection: Mapping[str, tuple[str, str]] = {}
         self._lost: dict[RelayLink, int] = {}
-        self._logged: set[tuple[str, str]] = set()
+        self._failures = FailureLog()
         allowed = AllowedHosts(settings.host, settings.allowed_hosts)
         self.app = own_pages(self, allowed, self._lifespan)
 
@@ -221,11 +220,5 @@ class Analyst:
 
     def _failed(self, where: str, error: Exception) -> None:
         """Count a failure and log the first of its kind; in any thread. Never raises."""
-        kind = (where, type(error).__name__)
-        if kind not in self._logged and len(self._logged) < _MOST_KINDS:
-            self._logged.add(kind)
-            logger.error(
-                "measuring failed in %s; the traffic is not affected, and this is logged once",
-                where, exc_info=error,
-            )  # fmt: skip
+        self._failures.note(where, error)
         self.metrics.measurement_errors.labels(where).inc()

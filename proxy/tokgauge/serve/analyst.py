@@ -157,6 +157,15 @@ class Analyst:
             self.metrics.set_usage_injection(route, states)
 
     def _ended(self, link: RelayLink, record: Record) -> None:
+        """An exchange has ended. What looks at running ones hears of it before the next look; the
+        record waits until it is known whether it was alone.
+        """
+        names = record.progress.requested, record.progress.answered
+        if record.truncations:
+            record = with_context(record, self._facts.context_length(*names))
+        record = self._monitor.complete(record)
+        self._monitor.ended(record)
+        self._meter.ended(record, self._facts.label(*names), monotonic())
         for complete in self._traffic.ended(link, record):
             self._count(complete)
 
@@ -166,15 +175,10 @@ class Analyst:
         self._lost.pop(link, None)
 
     def _count(self, record: Record) -> None:
-        """Take in one exchange, of which everything is known now."""
+        """Count one exchange, of which everything is known now."""
         progress = record.progress
         model = self._facts.label(progress.requested, progress.answered)
-        length = self._facts.context_length(progress.requested, progress.answered)
-        record = with_context(record, length)
-        record = self._monitor.complete(record)
-        self._monitor.ended(record)
         self.metrics.record(record, model)
-        self._meter.ended(record, model, monotonic())
         if self._log is not None:
             self._log.write(record, model)
         if self._telemetry is not None:

@@ -50,7 +50,7 @@ class WindowSeen:
     """What passed through the proxy in a window, and what the engine told over the same time.
 
     pages: all of the window. last: that of the last look, None when there was none then.
-    tokens_per_event: mean over the streams with usage, None before the first.
+    tokens_per_event: mean over the latest streams with usage, None before the first.
     """
 
     decoded: Decoded

@@ -33,9 +33,9 @@ class TokensPerEvent:
         self._events += events
 
     @property
-    def value(self) -> float:
-        """Tokens per event; 1 before any response has told."""
-        return self._tokens / self._events if self._events else 1.0
+    def value(self) -> float | None:
+        """Tokens per event; None before any response has told."""
+        return self._tokens / self._events if self._events else None
 
 
 @dataclass(slots=True)
@@ -116,7 +116,7 @@ class LiveMeter:
         new = progress.token_events - reported.events
         if new > 0:
             per_event = self._per_event.get(model)
-            tokens = new * (per_event.value if per_event is not None else 1.0)
+            tokens = new * ((per_event.value if per_event is not None else None) or 1.0)
             reported.events = progress.token_events
             reported.tokens += tokens
             self.add_events(model, new)

@@ -9,6 +9,7 @@ from tokgauge.diagnosis import answers, decoding
 from tokgauge.diagnosis.answers import Answers
 from tokgauge.diagnosis.decoding import Decoded, DecodingWatch
 from tokgauge.diagnosis.inputs import Page, WindowSeen
+from tokgauge.diagnosis.live import TokensPerEvent
 from tokgauge.engine import metrics_page
 from tokgauge.engine.metrics_page import EngineRates, EngineReading
 from tokgauge.measure.record import Progress, Record
@@ -33,8 +34,7 @@ class TrafficWindow:
         self._watch = DecodingWatch(now)
         self._answers = Answers()
         self._looks: deque[_Look] = deque()
-        self._tokens = 0
-        self._events = 0
+        self._per_event = TokensPerEvent()
         self.last_reading: EngineReading | None = None
         """The engine's page of the last look."""
 
@@ -50,8 +50,7 @@ class TrafficWindow:
             and record.token_events
             and not progress.calls_tools
         ):
-            self._tokens += record.completion_tokens or 0
-            self._events += record.token_events
+            self._per_event.learn(record.completion_tokens or 0, record.token_events)
 
     def look(
         self, now: float, running: list[Progress], reading: EngineReading | None, own_sequences: int
@@ -71,6 +70,7 @@ class TrafficWindow:
     def forget(self) -> None:
         """What was seen so far belongs to another model."""
         self._looks.clear()
+        self._per_event = TokensPerEvent()
         self.last_reading = None
 
     def seen(self) -> WindowSeen | None:
@@ -88,7 +88,7 @@ class TrafficWindow:
             ),
             last=self.last_reading,
             rates=rates,
-            tokens_per_event=self._tokens / self._events if self._events else None,
+            tokens_per_event=self._per_event.value,
         )
 
     def _since_first_look(self) -> tuple[list[_Look], EngineRates | None]:

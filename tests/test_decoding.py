@@ -1,7 +1,7 @@
 """When the engine decoded, as the streams show it."""
 
 import pytest
-from tokgauge.diagnosis.decoding import DecodingWatch
+from tokgauge.diagnosis.decoding import DecodingWatch, merge
 from tokgauge.dialects.request import RequestParams
 from tokgauge.measure.timeline import RequestTimeline
 
@@ -33,4 +33,17 @@ def test_events_of_tool_calls_are_no_steps() -> None:
     seen = DecodingWatch(100.0).look(102.0, [plain.progress(), calling.progress()])
     assert seen.sequence_events / seen.event_seconds == pytest.approx(10)
     assert seen.sequence_seconds == pytest.approx(4), "they are decoded all the same"
+    assert seen.uncounted_seconds == pytest.approx(2)
     assert DecodingWatch(100.0).look(102.0, [calling.progress()]).event_seconds == 0
+
+
+def test_whole_answers_are_decoded_and_not_counted() -> None:
+    exchange = RequestTimeline(
+        exchange_id="1", method="POST", route="chat_completions", opened_at=99.0,
+        gap_bounds=(1.0,), observed_body_bytes=1000,
+    )  # fmt: skip
+    exchange.request_received(99.0, RequestParams(), None)
+    exchange.request_sent(100.0)
+    seen = DecodingWatch(99.0).look(102.0, [exchange.progress()])
+    assert (seen.busy_seconds, seen.uncounted_seconds) == (2, 2)
+    assert merge([seen, seen]).uncounted_seconds == 4

@@ -354,6 +354,14 @@ class TestRates:
         assert rates.tokens_per_iteration == 5.0
         assert rates.prefill_token_share == pytest.approx(0.2)
 
+    @pytest.mark.parametrize(
+        "line", ["llamacpp:tokens_predicted_total {}", "sglang:generation_tokens_total {}"]
+    )
+    def test_tokens_that_are_counted_when_a_request_ends_have_no_rate(self, line: str) -> None:
+        rates = between(read(page(line.format(100)), 0.0), read(page(line.format(900)), 10.0))
+        assert rates.problem is None
+        assert rates.generation_tokens_per_second is None
+
     def test_idle_engine(self) -> None:
         earlier, later = (
             counters(at, steps=5, step_tokens=9, generated=4, drafts=2, accepted=1)

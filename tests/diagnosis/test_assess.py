@@ -84,3 +84,24 @@ def test_what_is_not_known_is_named_as_a_kind(inputs: Inputs, why: WhyNoEfficien
     assert speed.why == "no_efficiency"
     assert speed.evidence.no_efficiency is not None
     assert speed.evidence.no_efficiency.why == why
+
+
+@pytest.mark.parametrize("uncounted", [30.0, 3.0], ids=["whole answers", "some of them"])
+def test_tokens_that_nobody_has_counted_are_not_none(uncounted: float) -> None:
+    """Answers that are not streamed were decoded, however few events there are."""
+    events = 0.0 if uncounted == 30.0 else 12.0
+    decoded = replace(
+        DECODED, sequence_events=events, event_seconds=events / 40.6, uncounted_seconds=uncounted
+    )
+    speed = assess(replace(ALL, seen=replace(WINDOW, decoded=decoded))).speed
+    assert speed.evidence.decoded_tokens is None
+    assert speed.why not in ("nothing_decoded", "few_tokens")
+
+
+def test_a_window_of_prefills_is_called_so() -> None:
+    """Also between the share that leaves no ratio and the one that no judgement bears."""
+    rates = replace(RATES, tokens_per_iteration=134.0, prefill_token_share=0.99)
+    found = assess(replace(ALL, seen=replace(WINDOW, rates=rates)))
+    assert found.speed.evidence.prefill_share == pytest.approx(0.4, abs=0.01)
+    assert found.efficiency is None
+    assert found.speed.reason == "prefill_dominated"

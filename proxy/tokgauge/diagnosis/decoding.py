@@ -21,7 +21,8 @@ class Decoded:
     sequence_events, event_seconds: token events of streamed sequences and the time they took, those
     that call tools left out; their quotient is the rate of one sequence. context_tokens_at_most:
     the most tokens of context that all running sequences can have together; None where a request
-    does not bound it.
+    does not bound it. uncounted_seconds: of sequence_seconds, those of exchanges whose tokens do
+    not show as events.
     """
 
     seconds: float
@@ -32,6 +33,7 @@ class Decoded:
     context_tokens_at_most: float | None
     waiting_for_first_token: int
     context_tokens_at_least: float = 0.0
+    uncounted_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class DecodingWatch:
         ended, self._ended = self._ended, []
         running = [exchange for exchange in live if exchange.generates]
         spans: list[_Span] = []
-        events = seconds = 0.0
+        events = seconds = uncounted = 0.0
         most: float | None = 0.0  # token-seconds
         least = 0.0
         waiting = 0
@@ -77,8 +79,11 @@ class DecodingWatch:
             least += exchange.context_at_least * (last - first)
             sequences = exchange.sequences
             spans.append(_Span(first, last, sequences))
+            if not exchange.streamed or exchange.calls_tools:
+                uncounted += (last - first) * sequences
+                continue
             new = exchange.token_events - self._seen_events.get(exchange.id, 0)
-            if exchange.streamed and new > 0 and not exchange.calls_tools:
+            if new > 0:
                 # The first event of a stream opens its span; the gaps after it are steps.
                 opening = exchange.id not in self._seen_events
                 events += (new / sequences) - opening
@@ -96,6 +101,7 @@ class DecodingWatch:
             context_tokens_at_most=most / busy if most is not None and busy else most,
             waiting_for_first_token=waiting,
             context_tokens_at_least=least / busy if busy else 0.0,
+            uncounted_seconds=uncounted,
         )
 
 
@@ -127,4 +133,5 @@ def merge(parts: Collection[Decoded]) -> Decoded:
         context_tokens_at_most=most / busy if most is not None and busy else most,
         waiting_for_first_token=max(part.waiting_for_first_token for part in parts),
         context_tokens_at_least=least / busy if busy else 0.0,
+        uncounted_seconds=sum(part.uncounted_seconds for part in parts),
     )

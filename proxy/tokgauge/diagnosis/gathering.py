@@ -44,12 +44,9 @@ def evidence_of(
 def engine_read(inputs: Inputs, work: Work | NoEfficiency) -> float | None:
     """The engine's own estimate of the bytes it reads per second of decoding, all GPUs."""
     rates = inputs.seen.rates if isinstance(inputs.seen, WindowSeen) else None
-    if rates is None or isinstance(work, NoEfficiency) or not work.busy_seconds:
-        return None
-    per_gpu = rates.read_bytes_per_second_per_gpu
-    if per_gpu is None:
-        return None
-    return per_gpu * inputs.tensor_parallel * rates.seconds / work.busy_seconds
+    per_gpu = rates.read_bytes_per_second_per_gpu if rates is not None else None
+    busy = _while_busy(per_gpu, rates, work)
+    return None if busy is None else busy * inputs.tensor_parallel
 
 
 def _no_efficiency(inputs: Inputs, efficiency: Efficiency | NoEfficiency) -> NoEfficiency | None:
@@ -71,7 +68,9 @@ def _with_window(evidence: Evidence, seen: WindowSeen, work: Work | NoEfficiency
     return replace(
         evidence,
         request_ratio=answers.ratios.median(),
-        tokens_per_second=_while_busy(rates, work),
+        tokens_per_second=_while_busy(
+            rates.generation_tokens_per_second if rates is not None else None, rates, work
+        ),
         sequence_tokens_per_second=_of_one_sequence(work),
         decoded_tokens=_decoded_tokens(seen),
         window_seconds=decoded.seconds,
@@ -147,21 +146,24 @@ def _engine_read_ratio(
     return theirs / found.achieved if theirs is not None and found is not None else None
 
 
-def _decoded_tokens(seen: WindowSeen) -> int:
-    """Tokens of the window: by the engine, which also counts what is not streamed, else events."""
+def _decoded_tokens(seen: WindowSeen) -> int | None:
+    """Tokens of the window: by the engine, which also counts what is not streamed, else events.
+
+    None when nobody has counted all of them.
+    """
     rates = seen.rates
     if rates is not None and rates.generation_tokens_per_second is not None:
         return round(rates.generation_tokens_per_second * rates.seconds)
-    return round(seen.decoded.sequence_events)
+    return None if seen.decoded.uncounted_seconds else round(seen.decoded.sequence_events)
 
 
-def _while_busy(rates: EngineRates | None, work: Work | NoEfficiency) -> float | None:
-    """Tokens per second of all sequences, pauses left out."""
-    if rates is None or rates.generation_tokens_per_second is None:
+def _while_busy(
+    per_second: float | None, rates: EngineRates | None, work: Work | NoEfficiency
+) -> float | None:
+    """One of the engine's rates, pauses left out; None when it or they are not known."""
+    if per_second is None or rates is None or isinstance(work, NoEfficiency):
         return None
-    if isinstance(work, NoEfficiency) or not work.busy_seconds:
-        return None
-    return rates.generation_tokens_per_second * rates.seconds / work.busy_seconds
+    return per_second * rates.seconds / work.busy_seconds if work.busy_seconds else None
 
 
 def _of_one_sequence(work: Work | NoEfficiency) -> float | None:

@@ -60,7 +60,9 @@ def too_weak(e: Evidence) -> WhyNotJudged | None:
     if low and e.mean_batch is not None and e.mean_batch < ALWAYS_BUSY:
         # Fewer than one sequence in a step: the average, and so the efficiency, holds pauses.
         return "pauses_included"
-    if e.prefill_share is not None and e.prefill_share >= _PREFILL_DOMINATES:
+    why = e.no_efficiency.why if e.no_efficiency is not None else None
+    dominates = e.prefill_share is not None and e.prefill_share >= _PREFILL_DOMINATES
+    if dominates or why == "mostly_prefill":
         return "prefill_dominated"
     return None
 

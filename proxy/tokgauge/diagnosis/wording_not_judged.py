@@ -59,9 +59,6 @@ _NO_EFFICIENCY: Mapping[WhyNoEfficiency, Callable[[NoEfficiency], str]] = {
         f"too little traffic: {no.steps:.0f} steps in {no.busy_seconds:.1f} s of decoding (at"
         f" least {MIN_STEPS} steps and {MIN_BUSY_SECONDS:g} s are needed)"
     ),
-    "mostly_prefill": lambda no: (
-        f"{no.share:.0%} of the time went into prefills, which the decode model does not cover"
-    ),
     "traffic_of_others": lambda no: (
         "the engine also serves requests that do not come through this proxy, and was not busy all"
         " the time"

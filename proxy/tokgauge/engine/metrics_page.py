@@ -78,6 +78,7 @@ class EngineRates:
     steps_per_second_per_engine: float | None = None
     """To be compared with the bandwidth of the GPUs of one engine."""
     generation_tokens_per_second: float | None = None
+    """vLLM's only, which counts them as they come."""
     preemptions_per_second: float | None = None
     tokens_per_step: float | None = None
     """Speculative decoding: 1 + accepted / drafts, tokens that a sequence gains per step."""
@@ -225,7 +226,8 @@ def between(earlier: EngineReading, later: EngineReading) -> EngineRates:
     return EngineRates(
         seconds=seconds,
         steps_per_second_per_engine=per_second(None if steps is None else steps / engines),
-        generation_tokens_per_second=per_second(generated),
+        # Elsewhere the tokens of a request are counted when it ends, whenever they were decoded.
+        generation_tokens_per_second=per_second(generated) if later.kind == "vllm" else None,
         preemptions_per_second=per_second(grown("preemptions_total")),
         tokens_per_step=None if accepted is None else 1 + accepted,
         tokens_per_iteration=_ratio(step_tokens, steps),

@@ -1,7 +1,7 @@
 """The bytes of a window whose contexts are only known within bounds."""
 
 import pytest
-from tokgauge.diagnosis.efficiency import StepBytes, step_bytes
+from tokgauge.diagnosis.efficiency import StepBytes, request_ratio, step_bytes
 from tokgauge.diagnosis.inputs import ModelBytes
 from tokgauge.diagnosis.work import NoEfficiency, StepShape
 from tokgauge.model.kv import KvCache, KvGroup, KvUnknown
@@ -59,3 +59,19 @@ def test_what_drafting_reads_is_part_of_the_step() -> None:
     drafting = Streamed(285e6, draft=Draft(Streamed(20e6), passes=3, verified=4))
     found = WeightsFound(drafting, "test", None, None)
     assert judged(window(0, 0), weights=found) == 285e6 + 3 * 20e6
+
+
+def test_a_request_is_compared_with_the_ceiling_of_its_own_step() -> None:
+    """With more cards than KV heads several cards keep, and read, the same head."""
+    kv = KvCache((KvGroup(32, 4096),), 4, "test")
+    model = ModelBytes(WeightsFound(Streamed(10e9), "test", None, None), kv)
+    cache = 32 * 4096 * 10_000.0
+    assert request_ratio(40.0, 1.0, model, 1e12, 10_000.0, 1) == pytest.approx(
+        40 * (10e9 + cache) / 1e12
+    )
+    assert request_ratio(40.0, 1.0, model, 1e12, 10_000.0, 8) == pytest.approx(
+        40 * (10e9 + 2 * cache) / 1e12
+    )
+    unknown = ModelBytes(model.weights, KvUnknown("its heads are not told"))
+    assert request_ratio(40.0, 1.0, unknown, 1e12, 10_000.0, 1) is None
+    assert request_ratio(40.0, 2.0, unknown, 1e12, 100.0, 1) == pytest.approx(20 * 10e9 / 1e12)

@@ -305,6 +305,14 @@ def test_requests_say_whether_they_were_alone_and_contended(
         time.sleep(2.2)
         ask(proxy.url, 2, 40)
         second = scrape(proxy.port).since(first)
+        body = {
+            "model": MODEL, "prompt": ["a", "b"], "stream": True, "max_tokens": 40,
+            "ignore_eos": True, "stream_options": {"include_usage": True},
+        }  # fmt: skip
+        assert httpx2.post(f"{proxy.url}/v1/completions", json=body, timeout=60).is_success
+        third = scrape(proxy.port).since(first).since(second)
+    assert third.count("time_per_output_token_seconds", source="usage") == 1
+    assert third.count("request_ceiling_ratio") == 0, "nobody tells the context of each"
     assert first.count("request_ceiling_ratio", alone="true", contended="false") >= 1
     assert first.count("request_ceiling_ratio", alone="false") == 0
     assert second.count("request_ceiling_ratio", alone="false", contended="true") == 2

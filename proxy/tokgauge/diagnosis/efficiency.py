@@ -13,7 +13,7 @@ from tokgauge.diagnosis.inputs import ModelBytes
 from tokgauge.diagnosis.work import NoEfficiency, StepShape, Work
 from tokgauge.model import ceiling
 from tokgauge.model.kv import KvCache, KvUnknown
-from tokgauge.model.weights import Basis, WeightsFound, WeightsUnknown
+from tokgauge.model.weights import Basis, WeightsUnknown
 
 NEGLIGIBLE = 0.02
 """A part of the bytes that is smaller than this share may be left out of them."""
@@ -149,22 +149,16 @@ def _running(shape: StepShape) -> float:
 
 def request_ratio(
     decode_rate: float, tokens_per_step: float, model: ModelBytes, bandwidth: float,
-    mean_context: float,
+    mean_context: float, tensor_parallel: int,
 ) -> float | None:  # fmt: skip
     """Steps per second of one sequence ÷ those of the single-stream ceiling at its own context.
 
     Below 1 also because of the batch that it shared: only of a request that ran alone does it say
     how well the card was used.
     """
-    if not isinstance(model.weights, WeightsFound):
+    shape = StepShape(context_tokens=mean_context, tokens_per_step=tokens_per_step)
+    step = step_bytes(shape, model, tensor_parallel)
+    if isinstance(step, NoEfficiency):
         return None
-    weight_bytes = model.weights.bytes_per_step(model.verified or tokens_per_step)
-    if weight_bytes is None:
-        return None
-    if isinstance(model.kv, KvUnknown):
-        if not _hardly_matters(model.kv, mean_context, weight_bytes):
-            return None
-        limit = ceiling.single_stream_ceiling(bandwidth, weight_bytes)
-    else:
-        limit = ceiling.single_stream_ceiling(bandwidth, weight_bytes, model.kv, mean_context)
-    return decode_rate / tokens_per_step / limit
+    steps = decode_rate / tokens_per_step
+    return steps / ceiling.single_stream_ceiling(bandwidth, step.total())

@@ -71,8 +71,9 @@ class Monitor:
         contention = self._gpus.contention_during(
             record.ended_at - record.duration, record.ended_at
         )
-        served = self._served.reads(record.progress.answered)
-        ratio = self._request_ratio(record, figures) if served else None
+        ratio = self._request_ratio(record, figures)
+        if ratio is not None and not self._served.reads(record.progress.answered):
+            ratio = None
         if contention is None and ratio is None:
             return record
         return msgspec.structs.replace(record, contention=contention, ceiling_ratio=ratio)
@@ -86,10 +87,14 @@ class Monitor:
             or done.prompt_tokens is None
             or done.completion_tokens is None
             or model is None
+            or (done.route == "completions" and done.sequences > 1)  # prompts, or choices of one?
         ):
             return None
         context = done.prompt_tokens + done.completion_tokens / done.sequences / 2
-        return request_ratio(rate, figures.tokens_per_step, model, figures.bandwidth, context)
+        return request_ratio(
+            rate, figures.tokens_per_step, model, figures.bandwidth, context,
+            self._settings.engine.tensor_parallel_size,
+        )  # fmt: skip
 
     async def look(self, poll: EnginePoll, refresh: Callable[[], Awaitable[None]]) -> None:
         """One look at everything. refresh: brings `traffic` up to now. Raises what fails."""

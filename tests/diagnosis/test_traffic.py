@@ -106,6 +106,15 @@ def test_a_relay_that_hangs_costs_what_nobody_knows_and_no_more(traffic: Traffic
     assert alone(traffic.told("a", 8, [])) == [("1", None)]
 
 
+def test_another_thread_may_look_while_something_ends(traffic: Traffic) -> None:
+    traffic.told("a", 1, [progress("1", 1), progress("2", 1)])
+    running = traffic.running
+    next(running)
+    traffic.ended("a", record("1", 1, 2))
+    traffic.came("c")
+    assert [each.id for each in running] == ["2"]
+
+
 def test_one_relay_decides_by_itself() -> None:
     traffic = Traffic()
     traffic.came("a")

@@ -117,9 +117,9 @@ class Traffic:
 
     @property
     def running(self) -> Iterator[Progress]:
-        """What runs."""
-        for relay in self._relays.values():
-            yield from relay.running.values()
+        """What runs. Copies: the thread that reads the GPUs asks, too."""
+        for relay in list(self._relays.values()):
+            yield from list(relay.running.values())
 
     @property
     def generating(self) -> int:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tokgauge.diagnosis.cross_checks import disagreements
-from tokgauge.diagnosis.evidence import Evidence, memory_clock_is_low, works_all_the_time
+from tokgauge.diagnosis.evidence import (
+    Evidence,
+    has_the_gpu_alone,
+    memory_clock_is_low,
+    works_all_the_time,
+)
 from tokgauge.diagnosis.verdict import CauseKind
 
 THERMAL = frozenset({"sw_thermal_slowdown", "hw_thermal_slowdown"})
@@ -34,7 +39,7 @@ def ruled_out_by(e: Evidence) -> tuple[CauseKind, ...]:
 
 def neighbours_ruled_out(e: Evidence) -> tuple[CauseKind, ...]:
     """Nobody else computes on the engine's GPUs."""
-    return ("active_neighbour",) if _has_the_gpu_alone(e) else ()
+    return ("active_neighbour",) if has_the_gpu_alone(e) else ()
 
 
 def power_cap_ruled_out(e: Evidence) -> tuple[CauseKind, ...]:
@@ -42,10 +47,6 @@ def power_cap_ruled_out(e: Evidence) -> tuple[CauseKind, ...]:
     if POWER_CAP not in (e.throttle_reasons or ()) or memory_clock_is_low(e) is not False:
         return ()
     return ("power_throttling",)
-
-
-def _has_the_gpu_alone(e: Evidence) -> bool:
-    return e.contention in ("none", "idle_neighbours")
 
 
 def _active_neighbour(e: Evidence) -> CauseKind | None:
@@ -140,7 +141,7 @@ def _clears_batch(e: Evidence) -> bool:
 def _clears_cpu(e: Evidence) -> bool:
     # A neighbour's kernels would hide that the engine leaves the GPU waiting.
     busy = e.gpu_utilization is not None and e.gpu_utilization >= _GPU_WAITS
-    return busy and _has_the_gpu_alone(e)
+    return busy and has_the_gpu_alone(e)
 
 
 _CLEARERS: tuple[tuple[CauseKind, Callable[[Evidence], bool]], ...] = (

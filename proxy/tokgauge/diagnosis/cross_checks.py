@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from tokgauge.diagnosis.evidence import ALWAYS_BUSY, Evidence
+from tokgauge.diagnosis.evidence import ALWAYS_BUSY, Evidence, has_the_gpu_alone
 
 _BANDWIDTHS_DIFFER = 0.05
 _READ_BYTES_DIFFER = 0.15
@@ -41,7 +41,7 @@ def _disagreeing(e: Evidence) -> Iterator[CrossCheck]:
     off = e.measured_ratio - e.efficiency
     # More may be a neighbour's reading, less may be the pauses.
     believed = (
-        e.contention in ("none", "idle_neighbours")
+        has_the_gpu_alone(e)
         if off > 0
         else e.busy_ratio is not None and e.busy_ratio >= ALWAYS_BUSY
     )

@@ -124,6 +124,11 @@ def sane(evidence: Evidence) -> Evidence:
     return replace(evidence, **wrong)
 
 
+def has_the_gpu_alone(e: Evidence) -> bool:
+    """Whether nobody else is known to compute on the engine's GPUs."""
+    return e.contention in ("none", "idle_neighbours")
+
+
 def works_all_the_time(e: Evidence) -> bool:
     """Whether at least one sequence is decoding (nearly) always."""
     if e.busy_ratio is not None:

@@ -21,9 +21,8 @@ from tokgauge.model.weights import WeightsFound
 from tokgauge.settings import Engine
 
 _Samples = list[tuple[tuple[str, ...], float]]
-_SampleOf = tuple[tuple[str, ...], float]
 
-_OF_GPUS: Mapping[str, Callable[[Snapshot | None], Iterable[_SampleOf]]] = {
+_OF_GPUS: Mapping[str, Callable[[Snapshot | None], Iterable[gpu_figures.Sample]]] = {
     "tokgauge_nvml_up": gpu_figures.nvml_up,
     "tokgauge_nvml_errors_total": gpu_figures.nvml_errors_total,
     "tokgauge_gpu_info": gpu_figures.gpu_info,
@@ -35,7 +34,7 @@ _OF_GPUS: Mapping[str, Callable[[Snapshot | None], Iterable[_SampleOf]]] = {
     "tokgauge_gpu_throttle": gpu_figures.gpu_throttle,
 }
 
-_OF_CONTENTION: Mapping[str, Callable[[Sequence[Contention]], Iterable[_SampleOf]]] = {
+_OF_CONTENTION: Mapping[str, Callable[[Sequence[Contention]], Iterable[gpu_figures.Sample]]] = {
     "tokgauge_gpu_contention": gpu_figures.gpu_contention,
     "tokgauge_gpu_neighbour_processes": gpu_figures.gpu_neighbour_processes,
     "tokgauge_gpu_neighbour_memory_bytes": gpu_figures.gpu_neighbour_memory_bytes,

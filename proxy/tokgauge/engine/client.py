@@ -28,7 +28,7 @@ class EngineClient:
         headers = {"host": address.own_host.decode("latin-1"), "accept": "*/*"}
         if api_key is not None:
             headers["authorization"] = f"Bearer {api_key}"
-        verify: ssl.SSLContext | bool = address.tls_context() or True
+        verify: ssl.SSLContext | bool = address.tls_context() or False  # None without TLS
         self._client = httpx2.AsyncClient(
             headers=headers, verify=verify, trust_env=False, timeout=None
         )

@@ -73,8 +73,8 @@ class EngineFacts:
 
     def learn_models(self, cards: tuple[ServedModel, ...]) -> None:
         """Take what `read_models` has found."""
-        self.may_be_asked_while_busy = any(card.owned_by in PATIENT_ENGINES for card in cards)
         owners = {card.owned_by for card in cards if card.owned_by in PATIENT_ENGINES}
+        self.may_be_asked_while_busy = bool(owners)
         if owners:
             self.is_vllm = owners == {"vllm"}
         self._listed = {card.id: card for card in cards}

@@ -147,7 +147,7 @@ class _UnderAllowedNames:
 def _live_samples(registry: CollectorRegistry) -> dict[str, list[Sample]]:
     """The samples of `_LIVE`; a name without samples has an empty list."""
     found: dict[str, list[Sample]] = {name.removeprefix("tokgauge_"): [] for name in sorted(_LIVE)}
-    for family in registry.collect():
+    for family in registry.restricted_registry(_LIVE).collect():
         for sample in family.samples:
             if sample.name in _LIVE:
                 found[sample.name.removeprefix("tokgauge_")].append(

@@ -54,7 +54,8 @@ class SettingsError(Exception):
     """Settings that cannot be used; the text says what, where, and what would be accepted."""
 
 
-def _engine_url(value: str) -> str:
+def engine_url(value: str) -> str:
+    """An engine's address without the slash at its end. Raises ValueError for anything else."""
     refusal = "accepted: an address such as http://127.0.0.1:8000"
     try:
         parts = urlsplit(value)
@@ -62,7 +63,7 @@ def _engine_url(value: str) -> str:
     except ValueError:
         raise ValueError(refusal) from None
     usable = parts.scheme in ("http", "https") and parts.hostname and port_is_valid
-    if not usable or re.search(r"[\s\\<>^`{|}\"]", value):
+    if not usable or re.search(r"[\s\x00-\x1f\x7f\\<>^`{|}\"]", value):
         raise ValueError(refusal)
     if parts.query or parts.fragment or parts.username is not None:
         raise ValueError("accepted: scheme, host, port and path only (no user, query or fragment)")
@@ -167,7 +168,7 @@ def _as_quantity(value: object, units: Mapping[str, float]) -> object:
     return read_quantity(value, units)
 
 
-EngineUrl = Annotated[str, AfterValidator(_engine_url)]
+EngineUrl = Annotated[str, AfterValidator(engine_url)]
 Seconds = Annotated[float, Field(gt=0, le=86400 * 7, allow_inf_nan=False)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_from_commas)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

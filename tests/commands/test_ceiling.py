@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -290,3 +291,20 @@ def test_as_a_real_process_prints_plain_text(models: Path) -> None:
         timeout=60,
     )
     assert json.loads(as_json.stdout)["rows"][0]["verdict"] == "healthy"
+
+
+def test_a_state_of_unknown_size_leaves_no_ceiling(tmp_path: Path) -> None:
+    """It is moved in every step, however short the context: without it a ceiling is a guess."""
+    model = checkpoints.qwen2_5_7b()
+    config = model.config | {
+        "architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next",
+    }  # fmt: skip
+    directory = str(checkpoints.write(tmp_path, replace(model, config=config)))
+    found = document("--gpu", "A6000", "--model", directory)
+    (row,) = found["rows"]
+    assert (row["ceiling"], row["share"], row["fits"], row["verdict"]) == ({}, {}, None, None)
+    reason = "the recurrent state of its layers is not told"
+    assert found["variants"][0]["kv_unknown_because"] == reason
+    table = run("--gpu", "A6000", "--model", directory)
+    assert table.exit_code == 0
+    assert f"no ceiling: {reason}" in table.output

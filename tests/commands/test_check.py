@@ -385,6 +385,16 @@ def test_an_engine_that_dies_while_it_is_asked(engine: ScriptedEngine) -> None:
     assert found["engine", "usage injection"]["value"] is None
 
 
+def test_a_page_without_an_answer_has_no_status(engine: ScriptedEngine) -> None:
+    engine.on("/metrics", _dies)
+    told = findings("--upstream", engine.url)["engine", "metrics"]
+    assert told["state"] == "warning"
+    assert "GET /metrics gives no answer (" in told["text"]
+    engine.on("/metrics", send(answer(b"", "404 Not Found")))
+    told = findings("--upstream", engine.url)["engine", "metrics"]
+    assert "GET /metrics answers 404" in told["text"]
+
+
 def test_pages_that_are_not_there(engine: ScriptedEngine) -> None:
     engine.on("/metrics", send(answer(b"my_own_metric 1\n", content_type="text/plain")))
     found = findings("--upstream", engine.url)

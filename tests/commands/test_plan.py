@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,17 @@ def test_a_local_model_brings_bytes_cache_and_heads(tmp_path: Path) -> None:
     quantised = str(checkpoints.write(tmp_path / "awq", checkpoints.qwen2_5_7b("awq")))
     assert only("--model", quantised)["label"] == "as stored"
     assert run("--model", quantised, "--bits", "8").exit_code == 2
+
+
+def test_a_precision_that_nothing_tells_is_not_taken_for_16_bits(tmp_path: Path) -> None:
+    """As old checkpoints are: 32 bits a weight, and no dtype in the config."""
+    model = checkpoints.qwen2_5_half_b()
+    config = {name: value for name, value in model.config.items() if "dtype" not in name}
+    directory = str(checkpoints.write(tmp_path, replace(model, config=config)))
+    assert only("--model", directory)["label"] == "as stored"
+    refused = run("--model", directory, "--bits", "8")
+    assert refused.exit_code == 2
+    assert "stored in 16 bits" in refused.output
 
 
 def test_windows_and_states_take_the_memory_that_they_keep(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 from tokgauge.model.draft import DraftUnknown, with_draft
-from tokgauge.model.kv import KvCache
+from tokgauge.model.estimate import estimate_weights
+from tokgauge.model.kv import KvCache, KvGroup, kv_from_bytes_per_token
 from tokgauge.model.resolve import resolve_kv, resolve_weights
 from tokgauge.model.weights import WeightsFound
 
@@ -109,3 +110,42 @@ def test_what_is_not_known_says_so(target: str, config: dict[str, Any], reason: 
     found = with_draft(*resolved(target), config, target, {})
     assert isinstance(found, DraftUnknown)
     assert reason in found.reason
+
+
+def test_a_drafting_head_may_not_share_what_is_not_known(target: str, tmp_path: Path) -> None:
+    """Bytes by settings or by an estimate tell neither the output head nor experts nor layers."""
+    layer = linear("layers.0.self_attn.qkv_proj", 3 * 3584, 3584)
+    eagle = str(checkpoints.write(tmp_path, Model({}, layer)))
+    config = {"method": "eagle", "model": eagle, "num_speculative_tokens": 3}
+    _, kv = resolved(target)
+    stated = resolve_weights(target, streamed_bytes=14.1e9, environment={})
+    assert isinstance(stated, WeightsFound)
+    for weights in (stated, estimate_weights(7.62e9, 16.0)):
+        found = with_draft(weights, kv, config, target, {})
+        assert isinstance(found, DraftUnknown)
+        assert "output head" in found.reason
+
+
+def test_multi_token_layers_with_experts_need_the_models_experts(tmp_path: Path) -> None:
+    directory = str(checkpoints.write(tmp_path, checkpoints.deepseek_v3_small()))
+    _, kv = resolved(directory)
+    stated = resolve_weights(directory, streamed_bytes=5e9, environment={})
+    assert isinstance(stated, WeightsFound)
+    config = {"method": "deepseek_mtp", "num_speculative_tokens": 2}
+    found = with_draft(stated, kv, config, directory, {})
+    assert isinstance(found, DraftUnknown)
+    assert "experts" in found.reason
+
+
+@pytest.mark.parametrize(
+    "kv",
+    [kv_from_bytes_per_token(57_344), KvCache((KvGroup(28, 2048, "sliding", 4096),), 4, "test")],
+    ids=["all layers together", "windows only"],
+)
+def test_the_cache_of_one_more_layer_is_not_guessed(kv: KvCache, tmp_path: Path) -> None:
+    directory = str(checkpoints.write(tmp_path, checkpoints.deepseek_v3_small()))
+    weights, _ = resolved(directory)
+    config = {"method": "deepseek_mtp", "num_speculative_tokens": 2}
+    found = with_draft(weights, kv, config, directory, {})
+    assert isinstance(found, DraftUnknown)
+    assert "KV cache" in found.reason

@@ -111,11 +111,16 @@ def _note_models(seen: EngineSeen, engine: Engine, status: int, body: bytes) -> 
 
 
 async def _note_metrics(seen: EngineSeen, asking: Asking) -> None:
+    reading = None
     try:
         status, page = await asking.get("/metrics")
     except (httpx2.HTTPError, TimeoutError) as error:
-        status, page = 0, str(error).encode()
-    reading = engine_metrics.read(page, monotonic()) if status == 200 else None
+        why = f"gives no answer ({error or 'it takes too long'})"
+    else:
+        why = f"answers {status}"
+        if status == 200:
+            reading = engine_metrics.read(page, monotonic())
+            why = reading.problem or "names no known engine"
     if reading is not None and reading.kind is not None:
         seen.reading = reading
         finding = Finding(
@@ -127,7 +132,6 @@ async def _note_metrics(seen: EngineSeen, asking: Asking) -> None:
             reading.kind,
         )
     else:
-        why = f"answers {status}" if reading is None else reading.problem or "names no known engine"
         finding = Finding(
             "engine",
             "metrics",

@@ -78,7 +78,8 @@ class _Variant:
 
     label: str
     weights: WeightsFound
-    kv: KvCache | None
+    kv: KvCache | KvUnknown | None
+    """Unknown: there is something in it whatever the context, so nothing can be said of speed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,14 +205,16 @@ def _weights(
 
 def _kv_of(
     root: str | None, bytes_per_token: float | None, dtype: str | None, context: float | None
-) -> KvCache | None:
+) -> KvCache | KvUnknown | None:
     """What a sequence keeps; None when nothing counts. Raises UsageError when it should and cannot.
 
     Without a context only a recurrent state counts, which is there whatever the context.
     """
     if context is None:
         state = resolve_kv(root) if root is not None else None
-        return state if isinstance(state, KvCache) and state.state_bytes else None
+        if isinstance(state, KvUnknown):
+            return None if state.negligible_when_short else state
+        return state if state is not None and state.state_bytes else None
     if root is None and bytes_per_token is None:
         raise click.UsageError("--context needs --kv-bytes-per-token, or --model to tell it")
     found = resolve_kv(root, bytes_per_token=bytes_per_token, cache_dtype=dtype)
@@ -224,12 +227,14 @@ def _kv_of(
 
 
 def _row(gpu: _Gpu, variant: _Variant, query: _Query) -> _Row:
+    if isinstance(variant.kv, KvUnknown):
+        return _Row(gpu, variant, {}, {}, None)
     serving = serving_bandwidth(gpu.bandwidth, query.tensor_parallel)
     ceilings: dict[Basis, StepCeiling] = {}
     for basis in _BASES:
         weights = variant.weights.bytes_per_step(query.batch, basis)
         if weights is not None:
-            read = _with_kv(weights, variant, query)
+            read = _with_kv(weights, variant.kv, query)
             ceilings[basis] = step_ceiling(serving, read, query.batch, _roof(gpu, variant, query))
     shares: dict[Basis, float] = {}
     if query.measured is not None:
@@ -237,7 +242,7 @@ def _row(gpu: _Gpu, variant: _Variant, query: _Query) -> _Row:
             basis: efficiency(query.measured, found.bytes_per_step, serving)
             for basis, found in ceilings.items()
         }
-    return _Row(gpu, variant, ceilings, shares, _fits(gpu, variant, query))
+    return _Row(gpu, variant, ceilings, shares, _fits(gpu, variant.weights, variant.kv, query))
 
 
 def _roof(gpu: _Gpu, variant: _Variant, query: _Query) -> ComputeRoof | None:
@@ -248,16 +253,16 @@ def _roof(gpu: _Gpu, variant: _Variant, query: _Query) -> ComputeRoof | None:
     return ComputeRoof(gpu.flops * query.tensor_parallel * streamed.speedup, streamed.parameters)
 
 
-def _with_kv(weights: float, variant: _Variant, query: _Query) -> float:
+def _with_kv(weights: float, kv: KvCache | None, query: _Query) -> float:
     contexts = [query.context] * query.batch
-    return step_bytes(weights, variant.kv, contexts, tensor_parallel=query.tensor_parallel)
+    return step_bytes(weights, kv, contexts, tensor_parallel=query.tensor_parallel)
 
 
-def _fits(gpu: _Gpu, variant: _Variant, query: _Query) -> bool | None:
+def _fits(gpu: _Gpu, weights: WeightsFound, kv: KvCache | None, query: _Query) -> bool | None:
     """Whether weights and KV cache fit into the cards' memory; None where it is not known."""
-    if gpu.memory_bytes is None or variant.weights.checkpoint_bytes is None:
+    if gpu.memory_bytes is None or weights.checkpoint_bytes is None:
         return None
-    kept = _with_kv(variant.weights.checkpoint_bytes, variant, query)
+    kept = _with_kv(weights.checkpoint_bytes, kv, query)
     return kept <= gpu.memory_bytes * query.tensor_parallel
 
 
@@ -283,8 +288,7 @@ def _document(rows: list[_Row], variants: list[_Variant], query: _Query) -> dict
                 "streamed_unknown_because": variant.weights.streamed_unknown_because,
                 "checkpoint_bytes": variant.weights.checkpoint_bytes,
                 "checkpoint_source": variant.weights.checkpoint_source,
-                "kv_bytes_per_token": None if variant.kv is None else variant.kv.bytes_per_token,
-                "kv_source": None if variant.kv is None else variant.kv.source,
+                **_kv_document(variant.kv),
                 "ratio_basis": variant.weights.basis,
             }
             for variant in variants
@@ -302,6 +306,15 @@ def _document(rows: list[_Row], variants: list[_Variant], query: _Query) -> dict
             }
             for row in rows
         ],
+    }
+
+
+def _kv_document(kv: KvCache | KvUnknown | None) -> dict[str, Any]:
+    found = kv if isinstance(kv, KvCache) else None
+    return {
+        "kv_bytes_per_token": None if found is None else found.bytes_per_token,
+        "kv_source": None if found is None else found.source,
+        "kv_unknown_because": kv.reason if isinstance(kv, KvUnknown) else None,
     }
 
 
@@ -392,6 +405,9 @@ def _footnotes(
                 f"{variant.label}: {basis} {found.bytes_per_step / 1e9:.2f} GB a step, "
                 f"weights from {source}"
             )
+        if isinstance(variant.kv, KvUnknown):
+            yield f"{variant.label}: no ceiling: {variant.kv.reason}"
+            continue
         if "streamed" not in row.ceilings:
             yield f"{variant.label}: streamed unknown: {variant.weights.streamed_unknown_because}"
         elif (fails := variant.weights.rule_of_thumb_fails_because) is not None:

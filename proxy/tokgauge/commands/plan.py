@@ -235,8 +235,8 @@ def _formats(
         stored = found.checkpoint_bytes
         if not bits:
             yield Format("as stored", None, stored, stored), found
-        sixteen = config is not None and not config.quantized and config.dtype != "float32"
-        if not sixteen:
+        sixteen = config is not None and config.dtype in ("float16", "bfloat16")
+        if config is None or config.quantized or not sixteen:
             if bits:
                 raise click.UsageError(
                     "--bits needs a model that is stored in 16 bits, or --params instead of --model"

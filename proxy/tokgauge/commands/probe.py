@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, NoReturn, Self
-from urllib.parse import urlsplit
 
 import click
 from rich.console import Console
@@ -31,6 +30,7 @@ from tokgauge.probe.question import DEFAULT_PROMPT
 from tokgauge.probe.report import context_counted, document, findings, seconds
 from tokgauge.probe.server import Answer, Server
 from tokgauge.probe.text import printable
+from tokgauge.settings import engine_url
 
 NOT_MEASURED = 3
 """Exit code when the experiment could not be made."""
@@ -163,16 +163,12 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _address(url: str) -> str:
-    parts = urlsplit(url)
     try:
-        port_is_valid = parts.port is None or parts.port > 0
-    except ValueError:
-        port_is_valid = False
-    usable = parts.scheme in ("http", "https") and parts.hostname and port_is_valid
-    if not usable or parts.query or parts.fragment or parts.username is not None:
+        engine_url(url.rstrip("/").removesuffix("/v1"))
+    except ValueError as error:
         raise click.BadParameter(
             f"{url!r} is not an address such as http://127.0.0.1:8000", param_hint="URL"
-        )
+        ) from error
     return url
 
 

@@ -102,8 +102,19 @@ def _one_pass(
 
 def _one_layer(kv: KvCache | None) -> tuple[KvGroup, ...]:
     """The cache of one more layer like those of the model that see all of the context."""
-    full = next((group for group in kv.groups if group.reach is None), None) if kv else None
-    return () if full is None else (replace(full, layers=1, kept=True),)
+    if kv is None:
+        return ()
+    full = next((group for group in kv.groups if group.reach is None), None)
+    if full is None or not kv.layers_told:
+        raise CheckpointError("the KV cache of the layers that draft is not known")
+    return (replace(full, layers=1, kept=True),)
+
+
+def _head(target: Streamed) -> float:
+    """The output head that a draft without one of its own shares with the model [bytes]."""
+    if target.head_bytes is None:
+        raise CheckpointError("the size of the output head, which the draft shares, is not known")
+    return target.head_bytes
 
 
 def _head_alone(tensors: list[Tensor], target: Streamed) -> Streamed:
@@ -113,7 +124,7 @@ def _head_alone(tensors: list[Tensor], target: Streamed) -> Streamed:
     size = float(sum(t.bytes for t in read))
     if not size:
         raise CheckpointError("the model that drafts has no tensors")
-    return Streamed(size + (0.0 if own_head else target.head_bytes))
+    return Streamed(size if own_head else size + _head(target))
 
 
 def _multi_token(tensors: list[Tensor], target: Streamed) -> Streamed:
@@ -131,9 +142,11 @@ def _multi_token(tensors: list[Tensor], target: Streamed) -> Streamed:
     routed = float(sum(t.bytes for t in own if "experts" in t.name.split(".")))
     rest = float(sum(t.bytes for t in own)) - routed
     if not any("head" in t.name.split(".") or "lm_head" in t.name for t in own):
-        rest += target.head_bytes
+        rest += _head(target)
     if not routed:
         return Streamed(rest)
+    if not target.experts:
+        raise CheckpointError("how many of its experts a token uses is not known")
     return Streamed(
         rest, routed / target.experts, target.experts, target.experts_per_token, target.choices
     )

@@ -54,6 +54,8 @@ class KvCache:
     source: str
     state_bytes: float = 0.0
     """Recurrent state, whatever the context [bytes]."""
+    layers_told: bool = True
+    """Whether the groups are of layers; False: one stands for all of them together."""
 
     @property
     def bytes_per_token(self) -> float:
@@ -98,7 +100,7 @@ class KvUnknown:
 
 def kv_from_bytes_per_token(bytes_per_token: float, source: str = "settings") -> KvCache:
     """A cache whose bytes per token are stated: every token counts, however old."""
-    return KvCache((KvGroup(1, bytes_per_token),), None, source)
+    return KvCache((KvGroup(1, bytes_per_token),), None, source, layers_told=False)
 
 
 def kv_from_config(

@@ -69,8 +69,8 @@ class Streamed:
     speedup: float = 1.0
     """How much faster than in 16 bits a card may multiply at most: 2 for weights in floats of 8
     bits, 4 for those of 4. Integers of 4 bits are multiplied in 16."""
-    head_bytes: float = 0.0
-    """Of these, the output head."""
+    head_bytes: float | None = None
+    """Of these, the output head; None: not told."""
     draft: Draft | None = None
     """What drafting reads beside it."""
 

@@ -5,7 +5,8 @@
 n steps, t0 the fixed cost of a step (the engine's), s running sequences summed over the steps,
 B_eff the bandwidth that the cards can be read with, P_eff the rate at which prompts are computed.
 Reading and computing overlap in a step that does both, so the shortest time takes the longer of the
-two, and the longest their sum. Pure; docs/normal.md has the evidence and worked examples.
+two, and the longest their sum. What is decoded is computed while weights are read, and only shows
+where that takes longer. Pure; docs/normal.md has the evidence and worked examples.
 """
 
 from __future__ import annotations
@@ -69,13 +70,15 @@ class StepWork:
     """What an engine did in some time. bytes: read by all steps, of all GPUs that serve a step.
 
     sequence_steps: running sequences, summed over the steps. prompt_tokens: computed in them, those
-    that the prefix cache gave left out.
+    that the prefix cache gave left out. decoded_tokens: computed of what is decoded, drafts that
+    were verified too.
     """
 
     steps: float
     bytes: float
     sequence_steps: float
     prompt_tokens: float = 0.0
+    decoded_tokens: float = 0.0
 
     def ideal_seconds(self, bandwidth: float) -> float:
         """Reading alone, at the cards' theoretical bandwidth [bytes/s]."""
@@ -87,8 +90,8 @@ class Constants:
     """What a step costs here.
 
     fixed: t0, of a step [s]. per_sequence: t_seq, of each running sequence and step [s]. bandwidth:
-    B_eff of all GPUs that serve a step [bytes/s]. prefill: P_eff [prompt tokens/s]; None where
-    nothing tells.
+    B_eff of all GPUs that serve a step [bytes/s]. prefill: P_eff [tokens/s]; None where nothing
+    tells.
     """
 
     fixed: Interval
@@ -100,15 +103,18 @@ class Constants:
     def expected(self, work: StepWork) -> Interval | None:
         """Seconds that the work should take; None where prompts came at an unknown rate."""
         fixed = self.fixed.times(work.steps).plus(self.per_sequence.times(work.sequence_steps))
-        reading = Interval(work.bytes / self.bandwidth.high, work.bytes / self.bandwidth.low)
-        if not work.prompt_tokens:
-            return fixed.plus(reading)
+        reading = _at(work.bytes, self.bandwidth)
         if self.prefill is None:
-            return None
-        computing = Interval(
-            work.prompt_tokens / self.prefill.high, work.prompt_tokens / self.prefill.low
-        )
-        return fixed.plus(Interval(max(reading.low, computing.low), reading.high + computing.high))
+            return None if work.prompt_tokens else fixed.plus(reading)
+        decoding = _at(work.decoded_tokens, self.prefill)
+        prompts = _at(work.prompt_tokens, self.prefill)
+        shortest = max(reading.low, decoding.low + prompts.low)
+        longest = max(reading.high, decoding.high) + prompts.high
+        return fixed.plus(Interval(shortest, longest))
+
+
+def _at(amount: float, rate: Interval) -> Interval:
+    return Interval(amount / rate.high, amount / rate.low)
 
 
 class Costs(Protocol):
@@ -186,4 +192,5 @@ def total(parts: Iterable[StepWork]) -> StepWork:
         bytes=sum(part.bytes for part in known),
         sequence_steps=sum(part.sequence_steps for part in known),
         prompt_tokens=sum(part.prompt_tokens for part in known),
+        decoded_tokens=sum(part.decoded_tokens for part in known),
     )

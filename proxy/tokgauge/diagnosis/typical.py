@@ -68,7 +68,7 @@ class Setup:
 
     bandwidth: theoretical, of all GPUs that serve a step [bytes/s]; measured: it is one that was
     measured by reading. layers: that a token passes. dequantised: weights are stored in fewer bits
-    than 16. parameters: that a token is multiplied with.
+    than 16. parameters: that a token is multiplied with, where no roof is known.
     """
 
     bandwidth: float
@@ -76,7 +76,7 @@ class Setup:
     memory: MemoryKind | None = None
     layers: int | None = None
     dequantised: bool | None = None
-    parameters: float | None = None
+    parameters: Interval | None = None
     roof: ComputeRoof | None = None
     tensor_parallel: int = 1
     draft_passes: int = 0
@@ -118,5 +118,5 @@ def _prefill(setup: Setup) -> Interval | None:
         return OF_PEAK.times(per_second)
     if setup.parameters is None:
         return None
-    flops = RIDGE.times(setup.bandwidth)
-    return flops.times(OF_PEAK).times(1 / (2 * setup.parameters))
+    rate = RIDGE.times(setup.bandwidth).times(OF_PEAK).times(0.5)
+    return Interval(rate.low / setup.parameters.high, rate.high / setup.parameters.low)

@@ -19,6 +19,10 @@ def test_the_table_is_complete_and_consistent_in_itself() -> None:
     assert len({(card.name, card.memory_gb) for card in cards}) == len(cards)
     for card in cards:
         assert card.evidence
+        # A bus of 1,024 bits a stack is HBM's; GB10's memory has no bus that NVML tells.
+        wide = card.bus_bits is not None and card.bus_bits >= 1024
+        told = "lpddr" if card.bus_bits is None else "hbm" if wide else "gddr"
+        assert card.memory_kind == told, card.name
         assert 1e11 < card.bandwidth_bytes_per_second < 1e13
         if card.bus_bits is None or card.max_memory_clock_mhz is None:
             assert card.name == "NVIDIA GB10"

@@ -34,6 +34,34 @@ def test_ours_is_the_sum_by_hand(tmp_path: Path, name: str) -> None:
     assert kv.bytes_read(context) == read + 2 * case.state
 
 
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [
+        ("Qwen2ForCausalLM", 28),
+        ("Qwen3MoeForCausalLM", 48),
+        # The 28th layer only drafts.
+        ("DeepseekV3ForCausalLM", 27),
+        ("GptOssForCausalLM", 24),
+        # Towers have layers too.
+        ("Gemma3nForConditionalGeneration", 35),
+        # 24 layers four times; 8 twice; two stacks of 16, one six times and one twice.
+        ("OuroForCausalLM", 96),
+        ("IQuestLoopCoderForCausalLM", 16),
+        ("HrmTextForCausalLM", 128),
+        # Two shared blocks are parts of layers that are counted.
+        ("Zamba2ForCausalLM", 10),
+    ],
+)
+def test_a_token_passes_every_layer_as_often_as_it_runs(
+    tmp_path: Path, name: str, layers: int
+) -> None:
+    directory = checkpoints.write(tmp_path, zoo.CASES[name].build())
+    weights = resolve_weights(str(directory), environment={})
+    assert isinstance(weights, WeightsFound)
+    assert weights.streamed is not None
+    assert weights.streamed.layers == layers
+
+
 def test_there_are_enough_of_them() -> None:
     assert len(zoo.CASES) >= 40
 

@@ -133,6 +133,8 @@ def test_bytes_of_a_mixture_of_types(tmp_path: Path) -> None:
     embedding, layers, norm = 1000 * 144, 2 * (256 + 512) * 144, 256 * 4
     assert weights.checkpoint_bytes == 2 * embedding + layers + norm
     assert weights.bytes_per_step() == embedding + layers + norm
+    assert weights.streamed is not None
+    assert (weights.streamed.layers, weights.streamed.dequantised) == (2, True)
     assert weights.streamed_source == f"gguf:{path}"
     assert found(tmp_path) == weights
 

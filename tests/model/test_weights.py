@@ -66,6 +66,16 @@ def test_quantised_formats_by_their_real_bytes(
     weights = found(checkpoints.write(tmp_path, checkpoints.qwen2_5_7b(form, shards=2)))
     assert weights.checkpoint_bytes == pytest.approx(checkpoint, abs=0.5e6)
     assert streamed(weights).dense_bytes == pytest.approx(read, abs=0.5e6)
+    assert streamed(weights).dequantised is True
+    assert streamed(weights).layers == 28
+
+
+def test_sixteen_bits_are_read_as_they_are(tmp_path: Path) -> None:
+    assert streamed(found(checkpoints.write(tmp_path, checkpoints.qwen2_5_7b()))).dequantised is (
+        False
+    )
+    assert streamed(found(tmp_path, streamed_bytes=1e9)).dequantised is None
+    assert streamed(found(tmp_path, streamed_bytes=1e9)).layers is None
 
 
 def test_experts_are_read_as_tokens_need_them(tmp_path: Path) -> None:
@@ -116,6 +126,7 @@ def test_the_drafting_layer_is_known_by_its_parts_too(tmp_path: Path) -> None:
 def test_fused_mxfp4_experts(tmp_path: Path) -> None:
     weights = found(checkpoints.write(tmp_path, checkpoints.gpt_oss_20b()))
     assert weights.checkpoint_bytes == 13_761_264_768
+    assert streamed(weights).dequantised is True
     # 4.25 bits a weight and 16-bit biases.
     per_expert = 24 * (3 * 2880 * 2880 * 4.25 / 8 + 3 * 2880 * 2)
     assert streamed(weights).expert_bytes == per_expert
@@ -228,6 +239,8 @@ def test_parameters_and_bits_estimate_both_bases(
     assert weights.checkpoint_bytes == pytest.approx(checkpoint, rel=0.02)
     assert str(weights.checkpoint_source).startswith("estimate")
     assert str(weights.streamed_source).startswith("estimate")
+    assert streamed(weights).dequantised is (bits < 16)
+    assert streamed(weights).layers is None
 
 
 @pytest.mark.parametrize("parameters", [1e3, 1e6, 0.5e9, 3.99e9, 4e9, 480e9, 1e18])

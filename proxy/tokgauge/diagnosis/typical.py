@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from tokgauge.diagnosis.expected_time import Constants, Interval
+from tokgauge.gpu.catalogue import MemoryKind
 from tokgauge.model.ceiling import ComputeRoof
-
-MemoryKind = Literal["gddr", "hbm", "lpddr"]
 
 ATTAINABLE: Mapping[MemoryKind | None, Interval] = {
     # Reads alone: RTX 3090 91-96 %, RTX 5090 93 %; Qwen2.5-7B on an L4 81 %, on an A6000 75 %.

@@ -10,8 +10,12 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Literal, cast
 
-__all__ = ["Card", "find_cards", "load_catalogue", "match_card"]
+__all__ = ["Card", "MemoryKind", "find_cards", "load_catalogue", "match_card"]
+
+MemoryKind = Literal["gddr", "hbm", "lpddr"]
+"""What a card's memory is made of: how much of its bandwidth reading can reach depends on it."""
 
 _GIB = 1024**3
 
@@ -34,15 +38,17 @@ _SERIES_WORDS = frozenset({"nvidia", "geforce", "tesla", "quadro", "rtx", "gener
 class Card:
     """One card as its maker sells it.
 
-    `name` is NVML's spelling. `memory_gb` is the marketing size. `bandwidth_bytes_per_second` is
-    the maker's figure (1 GB = 1e9 bytes). `bus_bits` and `max_memory_clock_mhz` are what NVML
-    reports, None where NVML reports none. `also_called` holds words that people use for the card.
-    `dense_flops` is the maker's figure for products of 16-bit matrices summed in 32 bits, without
-    sparsity [FLOP/s]; None where it was not found.
+    `name` is NVML's spelling. `memory_gb` is the marketing size. `memory_kind` holds for every
+    generation of it: gddr for GDDR5 to GDDR7, hbm for HBM2 to HBM3e.
+    `bandwidth_bytes_per_second` is the maker's figure (1 GB = 1e9 bytes). `bus_bits` and
+    `max_memory_clock_mhz` are what NVML reports, None where NVML reports none. `also_called` holds
+    words that people use for the card. `dense_flops` is the maker's figure for products of 16-bit
+    matrices summed in 32 bits, without sparsity [FLOP/s]; None where it was not found.
     """
 
     name: str
     memory_gb: float
+    memory_kind: MemoryKind
     bandwidth_bytes_per_second: float
     bus_bits: int | None
     max_memory_clock_mhz: int | None
@@ -60,6 +66,7 @@ def load_catalogue() -> tuple[Card, ...]:
         Card(
             name=row["nvml_name"],
             memory_gb=float(row["memory_gb"]),
+            memory_kind=cast(MemoryKind, row["memory"]),  # test_catalogue.py holds the words
             bandwidth_bytes_per_second=float(row["bandwidth_gb_s"]) * 1e9,
             bus_bits=int(row["bus_bits"]) if row["bus_bits"] else None,
             max_memory_clock_mhz=(

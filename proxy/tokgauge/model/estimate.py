@@ -49,7 +49,10 @@ def estimate_weights(parameters: float, bits: float) -> WeightsFound:
         source += ", embedding and head in 16 bits"
     return WeightsFound(
         streamed=Streamed(
-            body + head, parameters=inner + embedding, speedup=2.0 if bits == 8 else 1.0
+            body + head,
+            parameters=inner + embedding,
+            speedup=2.0 if bits == 8 else 1.0,
+            dequantised=bits < 16,
         ),
         streamed_source=source,
         checkpoint_bytes=body + matrices * head,

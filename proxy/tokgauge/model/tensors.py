@@ -11,7 +11,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["Role", "Tensor", "drafting_layers", "expert_index", "layer_index", "role_of"]
+__all__ = [
+    "Role",
+    "Tensor",
+    "drafting_layers",
+    "expert_index",
+    "layer_index",
+    "layer_path",
+    "role_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +122,12 @@ def layer_index(name: str) -> int | None:
     """Number of the layer that a tensor belongs to."""
     match = _LAYER.search(name)
     return int(match[1]) if match else None
+
+
+def layer_path(name: str) -> str | None:
+    """The name up to that number: a model may have several stacks, each counted from 0."""
+    match = _LAYER.search(name)
+    return name[: match.end(1)] if match else None
 
 
 def expert_index(name: str) -> int | None:

@@ -13,7 +13,15 @@ from math import prod
 from typing import Literal
 
 from tokgauge.model.errors import CheckpointError
-from tokgauge.model.tensors import Role, Tensor, drafting_layers, expert_index, layer_index, role_of
+from tokgauge.model.tensors import (
+    Role,
+    Tensor,
+    drafting_layers,
+    expert_index,
+    layer_index,
+    layer_path,
+    role_of,
+)
 
 __all__ = [
     "Basis",
@@ -71,6 +79,12 @@ class Streamed:
     bits, 4 for those of 4. Integers of 4 bits are multiplied in 16."""
     head_bytes: float | None = None
     """Of these, the output head; None: not told."""
+    layers: int | None = None
+    """Decoder layers that a token passes in a step, one that runs again counted again; None: not
+    told."""
+    dequantised: bool | None = None
+    """Whether most of it is stored in fewer than 16 bits, so that reading it takes more than
+    copying; None: not told."""
     draft: Draft | None = None
     """What drafting reads beside it."""
 
@@ -160,6 +174,7 @@ def split_tensors(
     head = by_role[Role.HEAD] or by_role[Role.EMBEDDING]
     routed = by_role[Role.EXPERT]
     size = _Sizes(reads, tensors=tensors, quant_bits=quant_bits)
+    passed = sum(map(size.times, {layer for t in dense if (layer := layer_path(t.name))}))
     if not routed:
         if experts is not None and experts > 1:
             raise CheckpointError("its experts are not recognised among its tensors")
@@ -169,6 +184,8 @@ def split_tensors(
             parameters=parameters,
             speedup=_speedup(dense),
             head_bytes=size.bytes(head),
+            layers=passed,
+            dequantised=_dequantised(dense),
         )
     if experts is None or experts_per_token is None or experts_per_token > experts:
         raise CheckpointError("how many of its experts a token uses is not stated")
@@ -186,6 +203,8 @@ def split_tensors(
         else dense_parameters + routed_parameters * share,
         speedup=_speedup([*dense, *routed]),
         head_bytes=size.bytes(head),
+        layers=passed,
+        dequantised=_dequantised([*dense, *routed]),
     )
 
 
@@ -211,7 +230,7 @@ class _Sizes:
             raise CheckpointError("the layers that a step reads several times are not recognised")
 
     def bytes(self, tensors: Iterable[Tensor]) -> float:
-        return float(sum(self._times(t) * _read_bytes(t) for t in tensors))
+        return float(sum(self.times(t.name) * _read_bytes(t) for t in tensors))
 
     def parameters(self, tensors: Iterable[Tensor]) -> float | None:
         total = 0.0
@@ -219,11 +238,12 @@ class _Sizes:
             weights = self._weights(tensor)
             if weights is None:
                 return None
-            total += self._times(tensor) * weights
+            total += self.times(tensor.name) * weights
         return total
 
-    def _times(self, tensor: Tensor) -> int:
-        parts = tensor.name.split(".")
+    def times(self, name: str) -> int:
+        """How often a step reads a tensor, or passes a layer, of this name."""
+        parts = name.split(".")
         for part, times in self._reads:
             # Adapters inside of a shared block belong to one of its uses.
             if part in parts and not any(p.endswith("_adapter_list") for p in parts):
@@ -265,6 +285,20 @@ def _speedup(tensors: Iterable[Tensor]) -> float:
     if "U8" in dtypes or "F4" in dtypes:
         return 4.0
     return 2.0 if dtypes & {"F8_E4M3", "F8_E5M2", "I8"} else 1.0
+
+
+def _dequantised(tensors: Iterable[Tensor]) -> bool:
+    """Whether more weights are stored in 8 bits or fewer than in 16 or more.
+
+    A byte of a quantised tensor holds one weight at least, whatever its packing.
+    """
+    narrow, wide = 0.0, 0.0
+    for tensor in tensors:
+        if tensor.dtype in ("BF16", "F16", "F32"):
+            wide += tensor.bytes / 2
+        else:
+            narrow += tensor.bytes
+    return narrow > wide
 
 
 def _check_experts(routed: list[Tensor], experts: int) -> None:

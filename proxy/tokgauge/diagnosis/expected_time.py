@@ -1,0 +1,189 @@
+"""How long the engine's work should take: from work and constants to an interval of seconds.
+
+    t = n t0 + s t_seq + bytes / B_eff + prompt tokens / P_eff
+
+n steps, t0 the fixed cost of a step (the engine's), s running sequences summed over the steps,
+B_eff the bandwidth that the cards can be read with, P_eff the rate at which prompts are computed.
+Reading and computing overlap in a step that does both, so the shortest time takes the longer of the
+two, and the longest their sum. Pure; docs/normal.md has the evidence and worked examples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+FAR = 0.75
+"""Below this part of the lower end of the normal range a share is suspect: on the founding case (7B
+in 16 bits on an RTX A6000) that is the founding text's 50 %."""
+
+TELLS_NOTHING = 4.0
+"""A normal range whose ends are so many times apart calls hardly anything slow: nothing is judged.
+
+The widest range of docs/normal.md that still tells healthy from slow is 2.2 wide."""
+
+ConstantsSource = Literal["calibrated", "fitted", "typical"]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """From `low` to `high`, both within."""
+
+    low: float
+    high: float
+
+    @property
+    def middle(self) -> float:
+        """The geometric mean, as far from both ends; the arithmetic one where an end is 0 or less.
+
+        For a constant that is known to a factor, not to a sum.
+        """
+        if self.low <= 0:
+            return (self.low + self.high) / 2
+        return math.sqrt(self.low * self.high)
+
+    @property
+    def width(self) -> float:
+        """How many times the upper end is the lower one."""
+        return self.high / self.low if self.low > 0 else float("inf")
+
+    def times(self, factor: float | Interval) -> Interval:
+        """Both ends, by the factor's ends."""
+        if isinstance(factor, Interval):
+            return Interval(self.low * factor.low, self.high * factor.high)
+        return Interval(self.low * factor, self.high * factor)
+
+    def plus(self, other: Interval) -> Interval:
+        """The ends added."""
+        return Interval(self.low + other.low, self.high + other.high)
+
+    def meets(self, other: Interval) -> bool:
+        """Whether some number is in both."""
+        return self.low <= other.high and other.low <= self.high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepWork:
+    """What an engine did in some time. bytes: read by all steps, of all GPUs that serve a step.
+
+    sequence_steps: running sequences, summed over the steps. prompt_tokens: computed in them, those
+    that the prefix cache gave left out.
+    """
+
+    steps: float
+    bytes: float
+    sequence_steps: float
+    prompt_tokens: float = 0.0
+
+    def ideal_seconds(self, bandwidth: float) -> float:
+        """Reading alone, at the cards' theoretical bandwidth [bytes/s]."""
+        return self.bytes / bandwidth
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constants:
+    """What a step costs here.
+
+    fixed: t0, of a step [s]. per_sequence: t_seq, of each running sequence and step [s]. bandwidth:
+    B_eff of all GPUs that serve a step [bytes/s]. prefill: P_eff [prompt tokens/s]; None where
+    nothing tells.
+    """
+
+    fixed: Interval
+    per_sequence: Interval
+    bandwidth: Interval
+    prefill: Interval | None
+    source: ConstantsSource
+
+    def expected(self, work: StepWork) -> Interval | None:
+        """Seconds that the work should take; None where prompts were computed at an unknown rate."""
+        fixed = self.fixed.times(work.steps).plus(self.per_sequence.times(work.sequence_steps))
+        reading = Interval(work.bytes / self.bandwidth.high, work.bytes / self.bandwidth.low)
+        if not work.prompt_tokens:
+            return fixed.plus(reading)
+        if self.prefill is None:
+            return None
+        computing = Interval(
+            work.prompt_tokens / self.prefill.high, work.prompt_tokens / self.prefill.low
+        )
+        return fixed.plus(Interval(max(reading.low, computing.low), reading.high + computing.high))
+
+
+class Costs(Protocol):
+    """Constants that are known together: their errors may cancel out in what they predict."""
+
+    @property
+    def constants(self) -> Constants:
+        """Each by itself."""
+
+    def expected(self, work: StepWork) -> Interval | None:
+        """Seconds that the work should take; None where it cannot be told."""
+
+
+Band = Literal["above", "healthy", "watch", "suspect"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Normal:
+    """What would be normal for the work of a window, and what it took.
+
+    expected, seconds: of the work [s]. share: of the theoretical bandwidth, over all the time with
+    work; normal: the range of it. source: where the constants come from.
+    """
+
+    expected: Interval
+    seconds: float
+    ideal: float
+    source: ConstantsSource
+
+    @property
+    def share(self) -> float:
+        """Time of reading alone at the theoretical bandwidth ÷ time that it took."""
+        return self.ideal / self.seconds
+
+    @property
+    def range(self) -> Interval:
+        """Time of reading alone ÷ expected time, at both ends."""
+        return Interval(self.ideal / self.expected.high, self.ideal / self.expected.low)
+
+    @property
+    def ratio(self) -> float:
+        """Time that it took ÷ the middle of the expected time; 1 is as expected."""
+        return self.seconds / self.expected.middle
+
+    @property
+    def tells(self) -> bool:
+        """Whether the range is narrow enough to tell healthy from slow."""
+        return self.expected.width < TELLS_NOTHING
+
+    @property
+    def band(self) -> Band:
+        """Within or above the range healthy, below it watch, far below it suspect.
+
+        Above 1 one read per step does not explain it: nothing follows from it.
+        """
+        if self.share > 1:
+            return "above"
+        return band_of(self.share, self.range)
+
+
+def band_of(share: float, normal: Interval) -> Band:
+    """Which band a share of the bandwidth is in, given its normal range; see `Normal.band`."""
+    if share > 1:
+        return "above"
+    if share >= normal.low:
+        return "healthy"
+    return "watch" if share >= FAR * normal.low else "suspect"
+
+
+def total(parts: Iterable[StepWork]) -> StepWork:
+    """The work of several times together."""
+    known = list(parts)
+    return StepWork(
+        steps=sum(part.steps for part in known),
+        bytes=sum(part.bytes for part in known),
+        sequence_steps=sum(part.sequence_steps for part in known),
+        prompt_tokens=sum(part.prompt_tokens for part in known),
+    )

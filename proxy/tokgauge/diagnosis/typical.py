@@ -1,0 +1,122 @@
+"""Constants that are usual for a card, a model and an engine: before anything was measured here.
+
+Each is an interval with its source; docs/normal.md shows what was measured where, and that every
+healthy case of it lies inside. `Calibrated` constants (`tokgauge calibrate`) are narrower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from tokgauge.diagnosis.expected_time import Constants, Interval
+from tokgauge.model.ceiling import ComputeRoof
+
+MemoryKind = Literal["gddr", "hbm", "lpddr"]
+
+ATTAINABLE: Mapping[MemoryKind | None, Interval] = {
+    # Reads alone: RTX 3090 91-96 %, RTX 5090 93 %; Qwen2.5-7B on an L4 81 %, on an A6000 75 %.
+    "gddr": Interval(0.76, 0.93),
+    # Reads alone: A800 89 %, H100 92 %, H100 NVL 96-97 %.
+    "hbm": Interval(0.85, 0.95),
+    # Reads alone: Jetson Orin 75 %; a 70B in NVFP4 on a DGX Spark 60-62 %, dequantised.
+    "lpddr": Interval(0.75, 0.92),
+    None: Interval(0.75, 0.95),
+}
+"""Share of the theoretical bandwidth that decoding can read with, by kind of memory."""
+
+OF_MEASURED = Interval(0.82, 1.0)
+"""The same of a bandwidth that was measured by reading (`gpu_measured_bandwidth`): 76-93 % of what
+is 91-96 % of the theoretical one (RTX 3090)."""
+
+DEQUANTISED = Interval(0.65, 1.0)
+"""Of that, where weights are stored in fewer bits than they are multiplied in: a 4-bit 7B on an
+A6000 reaches 58 %, and by kernel one model takes 17 to 62 ms a step on an L4 (arXiv 2605.30571)."""
+
+PER_LAYER = Interval(25e-6, 60e-6)
+"""t0 of each layer with CUDA graphs [s]: Llama-3.2-1B on an H100 reaches at most 50 %."""
+
+PER_LAYER_EAGER = Interval(100e-6, 400e-6)
+"""The same without CUDA graphs (`--enforce-eager`)."""
+
+PER_STEP = Interval(0.1e-3, 0.5e-3)
+"""t0 of a step beside its layers [s]: scheduling, sampling, output."""
+
+PER_SEQUENCE = Interval(0.0, 20e-6)
+"""t_seq of vLLM on GPUs [s]: a few to 20 µs."""
+
+ALL_REDUCE = Interval(0.0, 60e-6)
+"""Added to each layer by tensor parallelism, two all-reduces [s]: hardly anything where they
+overlap on NVLink, some 30 µs each over PCIe."""
+
+LAYERS = Interval(16, 128)
+"""Layers of a model of which nothing tells them: Llama-3.2-1B has 16, Llama-3.1-405B 126."""
+
+OF_PEAK = Interval(0.25, 0.80)
+"""Share of the peak at which prompts are computed: 35-70 % is usual for long ones, short ones take
+longer, and attention over a long context is computed beside the weights' products."""
+
+RIDGE = Interval(75.0, 460.0)
+"""FLOP/s in 16 bits ÷ bytes/s of a card of which only the bandwidth is known: RTX 3090 76, A100
+153, H100 295, GB10 about 460."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What the typical constants depend on; None is what is not known.
+
+    bandwidth: theoretical, of all GPUs that serve a step [bytes/s]; measured: it is one that was
+    measured by reading. layers: that a token passes. dequantised: weights are stored in fewer bits
+    than 16. parameters: that a token is multiplied with.
+    """
+
+    bandwidth: float
+    measured: bool = False
+    memory: MemoryKind | None = None
+    layers: int | None = None
+    dequantised: bool | None = None
+    parameters: float | None = None
+    roof: ComputeRoof | None = None
+    tensor_parallel: int = 1
+    draft_passes: int = 0
+
+
+def typical(setup: Setup) -> Constants:
+    """The constants for this card, model and engine, with CUDA graphs."""
+    return Constants(
+        fixed=_fixed(setup, PER_LAYER),
+        per_sequence=PER_SEQUENCE,
+        bandwidth=_bandwidth(setup),
+        prefill=_prefill(setup),
+        source="typical",
+    )
+
+
+def eager_fixed(setup: Setup) -> Interval:
+    """t0 that would be usual without CUDA graphs [s]."""
+    return _fixed(setup, PER_LAYER_EAGER)
+
+
+def _fixed(setup: Setup, per_layer: Interval) -> Interval:
+    if setup.tensor_parallel > 1:
+        per_layer = per_layer.plus(ALL_REDUCE)
+    layers = LAYERS if setup.layers is None else Interval(setup.layers, setup.layers)
+    return per_layer.times(layers).plus(PER_STEP.times(1 + setup.draft_passes))
+
+
+def _bandwidth(setup: Setup) -> Interval:
+    share = OF_MEASURED if setup.measured else ATTAINABLE[setup.memory]
+    if setup.dequantised is not False:
+        share = share.times(DEQUANTISED)
+    return share.times(setup.bandwidth)
+
+
+def _prefill(setup: Setup) -> Interval | None:
+    if setup.roof is not None:
+        per_second = 1 / setup.roof.seconds(1)
+        return OF_PEAK.times(per_second)
+    if setup.parameters is None:
+        return None
+    flops = RIDGE.times(setup.bandwidth)
+    return flops.times(OF_PEAK).times(1 / (2 * setup.parameters))

@@ -3,10 +3,10 @@
 import pytest
 
 from tests.conftest import Rig
+from tests.dialects.test_encoding import bombs
 from tests.support.chat import CHAT
 from tests.support.client import JSON, fetch
 from tests.support.engine import Conversation
-from tests.wire.test_encoding import bombs
 
 BOMBS = bombs()
 

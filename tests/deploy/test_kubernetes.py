@@ -99,7 +99,7 @@ def test_the_pod_drains_before_it_is_killed() -> None:
 def test_vllm_waits_while_requests_run(running: str, code: int) -> None:
     hook = CONTAINERS["vllm"]["lifecycle"]["preStop"]["exec"]["command"][-1]
     script = re.search(r"awk '([^']+)'", hook)[1]
-    page = (Path(__file__).parents[1] / "engine_pages" / "vllm_after.txt").read_text()
+    page = (Path(__file__).parents[1] / "engine" / "pages" / "vllm_after.txt").read_text()
     page, replaced = re.subn(
         r"^(vllm:num_requests_running\{[^}]*\}) .*$", rf"\1 {running}", page, flags=re.MULTILINE
     )

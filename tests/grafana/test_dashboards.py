@@ -162,7 +162,7 @@ def test_every_metric_is_shown_or_listed_with_a_reason() -> None:
 
 
 def test_the_engines_series_are_on_a_page_of_a_real_vllm() -> None:
-    page = (ROOT / "tests/engine_pages/vllm_after.txt").read_text()
+    page = (ROOT / "tests/engine/pages/vllm_after.txt").read_text()
     for name in ENGINE:
         line = re.search(rf"^{name}\{{(.*)\}} ", page, re.M)
         assert line is not None, name

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.client.support import GET, PATH, chunked, echoed, read_all
 from tests.conftest import Rig
+from tests.http.support import GET, PATH, chunked, echoed, read_all
 from tests.support.chat import CHAT, body_of, whole_answer
 from tests.support.client import JSON, fetch, request
 from tests.support.engine import (

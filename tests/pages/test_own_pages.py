@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 from tokgauge.pages.own_pages import AllowedHosts
 
-from tests.client.support import PATH, assert_usable, echoed
 from tests.conftest import Rig
+from tests.http.support import PATH, assert_usable, echoed
 from tests.support.client import RawClient, Response, request
 
 PAGES = ["metrics", "status", "live", "healthz", "readyz", "nothing", ""]

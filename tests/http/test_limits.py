@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from tests.client.support import GET, PATH, assert_usable, chunked, echoed, read_all
 from tests.conftest import MODELS, Rig
+from tests.http.support import GET, PATH, assert_usable, chunked, echoed, read_all
 from tests.support.chat import CHAT, body_of, whole_answer
 from tests.support.client import JSON, RawClient, fetch, request
 from tests.support.engine import Conversation, ScriptedEngine, json_answer, send, stream

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.client.support import GET, PATH, assert_usable, chunked, echoed
 from tests.conftest import Rig
+from tests.http.support import GET, PATH, assert_usable, chunked, echoed
 from tests.support.client import RawClient, Response, fetch, request
 from tests.support.engine import send
 

@@ -1,7 +1,7 @@
 """Each client gets what is its own, whatever others asked or got before it."""
 
-from tests.client.support import PATH, echoed
 from tests.conftest import Rig
+from tests.http.support import PATH, echoed
 from tests.support.chat import whole_answer
 from tests.support.client import request
 from tests.support.engine import LAST_CHUNK, Conversation, answer

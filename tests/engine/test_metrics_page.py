@@ -14,7 +14,7 @@ from tokgauge.engine.metrics_page import EngineRates, EngineReading, between, re
 
 pytestmark = pytest.mark.socketless
 
-PAGES = Path(__file__).parent / "engine_pages"
+PAGES = Path(__file__).parent / "pages"
 IDLE = (PAGES / "vllm_start.txt").read_bytes()
 AFTER = (PAGES / "vllm_after.txt").read_bytes()
 VALUES = [item.name for item in fields(EngineReading) if item.name not in ("at", "problem")]

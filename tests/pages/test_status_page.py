@@ -22,7 +22,7 @@ from tokgauge.simulator.gpu import SimulatedNvml
 from tokgauge.simulator.profile import EngineProfile
 from tokgauge.simulator.server import running_engine
 
-from tests.status.browser import look_at
+from tests.pages.browser import look_at
 from tests.support.metrics import wait_until
 
 pytestmark = pytest.mark.timed

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from tests.client.support import GET, PATH, assert_usable, chunked, echoed, send_in_steps
 from tests.conftest import Rig
+from tests.http.support import GET, PATH, assert_usable, chunked, echoed, send_in_steps
 from tests.support.client import request
 from tests.support.engine import Conversation, answer
 

@@ -142,7 +142,7 @@ def measure() -> None:
 
 
 def test_a_bomb_costs_neither_memory_nor_time() -> None:
-    code = "from tests.wire.test_encoding import measure; measure()"
+    code = "from tests.dialects.test_encoding import measure; measure()"
     command = [sys.executable, "-c", code]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
     *calls, grown = ended.stdout.splitlines()

@@ -12,8 +12,8 @@ from tokgauge.http.error_responses import ErrorResponse
 from tokgauge.http.request import Request
 from tokgauge.http.request_parser import RequestParser
 
-from tests.client.support import chunked
-from tests.client.test_request_lines import BODIES, HEADERS
+from tests.http.support import chunked
+from tests.http.test_request_lines import BODIES, HEADERS
 
 LIMIT = 2000
 

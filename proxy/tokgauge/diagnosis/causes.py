@@ -9,6 +9,7 @@ from tokgauge.diagnosis.evidence import (
     Evidence,
     has_the_gpu_alone,
     memory_clock_is_low,
+    slow_parts,
     works_all_the_time,
 )
 from tokgauge.diagnosis.verdict import CauseKind
@@ -18,6 +19,7 @@ POWER_BRAKE = "hw_power_brake_slowdown"
 POWER_CAP = "sw_power_cap"
 
 _PREFILL_MATTERS = 0.15
+"""Share of the time that prompts take which nobody has counted."""
 _CACHE_FULL = 0.95
 _PREEMPTIONS_MATTER = 1 / 60
 _GPU_WAITS = 0.80
@@ -80,7 +82,8 @@ def _cache_pressure(e: Evidence) -> CauseKind | None:
 
 
 def _long_prefills(e: Evidence) -> CauseKind | None:
-    if e.prefill_share is None or e.prefill_share < _PREFILL_MATTERS:
+    """Prompts that were counted are part of the expected time, and so no cause."""
+    if e.others_prefill_share is None or e.others_prefill_share < _PREFILL_MATTERS:
         return None
     return "long_prefills"
 
@@ -97,6 +100,18 @@ def _cpu_bound(e: Evidence) -> CauseKind | None:
     return "cpu_bound"
 
 
+def _slow_engine(e: Evidence) -> CauseKind | None:
+    return "slow_engine" if "engine" in (slow_parts(e) or ()) else None
+
+
+def _slow_card(e: Evidence) -> CauseKind | None:
+    return "slow_card" if "card" in (slow_parts(e) or ()) else None
+
+
+def _slow_prefill(e: Evidence) -> CauseKind | None:
+    return "slow_prefill" if "prefill" in (slow_parts(e) or ()) else None
+
+
 def _wrong_inputs(e: Evidence) -> CauseKind | None:
     return "wrong_ceiling_inputs" if disagreements(e, "higher") else None
 
@@ -108,6 +123,9 @@ _FINDERS: tuple[Callable[[Evidence], CauseKind | None], ...] = (
     _long_prefills,
     _compute_bound,
     _cpu_bound,
+    _slow_engine,
+    _slow_card,
+    _slow_prefill,
     _wrong_inputs,
 )
 
@@ -131,7 +149,18 @@ def cache_is_full(e: Evidence) -> bool:
 
 
 def _clears_prefill(e: Evidence) -> bool:
-    return e.prefill_share is not None and e.prefill_share < _PREFILL_MATTERS
+    share = e.prefill_share if e.others_prefill_share is None else e.others_prefill_share
+    return share is not None and share < _PREFILL_MATTERS
+
+
+def _clears_engine(e: Evidence) -> bool:
+    told = slow_parts(e)
+    return told is not None and "engine" not in told
+
+
+def _clears_card(e: Evidence) -> bool:
+    told = slow_parts(e)
+    return told is not None and "card" not in told
 
 
 def _clears_batch(e: Evidence) -> bool:
@@ -150,4 +179,6 @@ _CLEARERS: tuple[tuple[CauseKind, Callable[[Evidence], bool]], ...] = (
     ("long_prefills", _clears_prefill),
     ("compute_bound", _clears_batch),
     ("cpu_bound", _clears_cpu),
+    ("slow_engine", _clears_engine),
+    ("slow_card", _clears_card),
 )

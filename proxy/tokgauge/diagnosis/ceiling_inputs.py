@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -72,15 +73,18 @@ def bandwidth(engine: Engine, readings: tuple[GpuReading, ...]) -> Bandwidth:
         settings_value=engine.gpu_bandwidth,
         measured_value=engine.gpu_measured_bandwidth,
     )
+    cards = find_cards(engine.gpu) if engine.gpu is not None else []
+    if found.bytes_per_second is not None and found.card is None and len(cards) == 1:
+        return replace(found, card=cards[0])
     if found.bytes_per_second is not None or engine.gpu is None:
         return found
-    cards = find_cards(engine.gpu)
     if len(cards) != 1:
         return Bandwidth(None, None, gpu_problem(engine) or "no card is named")
     return Bandwidth(
         cards[0].bandwidth_bytes_per_second * engine.tensor_parallel_size,
         "catalogue",
         f"table of cards: {cards[0].name}, named in the settings",
+        card=cards[0],
     )
 
 
@@ -103,8 +107,21 @@ def gpu_problem(engine: Engine) -> str | None:
     return f"the setting gpu = {engine.gpu!r} is no card of the table{like}: correct it, {or_else}"
 
 
-def compute_roof(engine: Engine) -> ComputeRoof | None:
-    """What the GPUs compute at most; None without the two settings."""
-    if engine.gpu_flops is None or engine.matmul_parameters is None:
+def compute_roof(
+    bandwidth: Bandwidth, model: ModelBytes | None, tensor_parallel: int, *,
+    flops: float | None = None, parameters: float | None = None,
+) -> ComputeRoof | None:  # fmt: skip
+    """What the GPUs compute at most; None where card or model do not tell.
+
+    flops: of one GPU in the precision that the model is computed in, parameters: that a token is
+    multiplied with; both as set.
+    """
+    weights = model.weights if model is not None else None
+    streamed = weights.streamed if isinstance(weights, WeightsFound) else None
+    if flops is None and bandwidth.card is not None and bandwidth.card.dense_flops is not None:
+        flops = bandwidth.card.dense_flops * (streamed.speedup if streamed is not None else 1.0)
+    if parameters is None and streamed is not None:
+        parameters = streamed.parameters
+    if flops is None or parameters is None:
         return None
-    return ComputeRoof(engine.gpu_flops * engine.tensor_parallel_size, engine.matmul_parameters)
+    return ComputeRoof(flops * tensor_parallel, parameters)

@@ -22,7 +22,9 @@ class Decoded:
     that call tools left out; their quotient is the rate of one sequence. context_tokens_at_most:
     the most tokens of context that all running sequences can have together; None where a request
     does not bound it. uncounted_seconds: of sequence_seconds, those of exchanges whose tokens do
-    not show as events.
+    not show as events. solo_wait_seconds: in which somebody waited for a first token and nobody
+    decoded; shared_wait_seconds: the same while others decoded. first_tokens: requests whose first
+    token came.
     """
 
     seconds: float
@@ -34,6 +36,13 @@ class Decoded:
     waiting_for_first_token: int
     context_tokens_at_least: float = 0.0
     uncounted_seconds: float = 0.0
+    solo_wait_seconds: float = 0.0
+    shared_wait_seconds: float = 0.0
+    first_tokens: int = 0
+
+
+NOTHING = Decoded(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0)
+"""No time at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +71,21 @@ class DecodingWatch:
         ended, self._ended = self._ended, []
         running = [exchange for exchange in live if exchange.generates]
         spans: list[_Span] = []
+        waits: list[_Span] = []
+        first_tokens = 0
         events = seconds = uncounted = 0.0
         most: float | None = 0.0  # token-seconds
         least = 0.0
         waiting = 0
         for exchange in (*ended, *running):
             span = exchange.decode_span(now)
+            waited = max(exchange.opened_at, start), now if span is None else min(span[0], now)
+            if waited[1] > waited[0]:
+                waits.append(_Span(*waited, 1))
             if span is None:
                 waiting += 1
                 continue
+            first_tokens += span[0] > start
             first, last = max(span[0], start), min(span[1], now)
             if last <= first:
                 continue
@@ -92,6 +107,7 @@ class DecodingWatch:
             exchange.id: exchange.token_events for exchange in running if exchange.token_events
         }
         busy = _union(spans)
+        solo = _union([*spans, *waits]) - busy
         return Decoded(
             seconds=now - start,
             busy_seconds=busy,
@@ -102,6 +118,9 @@ class DecodingWatch:
             waiting_for_first_token=waiting,
             context_tokens_at_least=least / busy if busy else 0.0,
             uncounted_seconds=uncounted,
+            solo_wait_seconds=solo,
+            shared_wait_seconds=_union(waits) - solo,
+            first_tokens=first_tokens,
         )
 
 
@@ -134,4 +153,7 @@ def merge(parts: Collection[Decoded]) -> Decoded:
         waiting_for_first_token=max(part.waiting_for_first_token for part in parts),
         context_tokens_at_least=least / busy if busy else 0.0,
         uncounted_seconds=sum(part.uncounted_seconds for part in parts),
+        solo_wait_seconds=sum(part.solo_wait_seconds for part in parts),
+        shared_wait_seconds=sum(part.shared_wait_seconds for part in parts),
+        first_tokens=sum(part.first_tokens for part in parts),
     )

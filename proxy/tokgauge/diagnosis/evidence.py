@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
+from tokgauge.diagnosis.expected_time import Band, Normal, SlowPart
 from tokgauge.diagnosis.work import NoEfficiency
 from tokgauge.gpu.contention import State
 
@@ -23,6 +24,7 @@ _SHARES = frozenset(
     {
         "busy_ratio",
         "prefill_share",
+        "others_prefill_share",
         "neighbour_sm_ratio",
         "gpu_utilization",
         "kv_cache_usage",
@@ -42,7 +44,10 @@ class Evidence:
     """
 
     efficiency: float | None = None
-    """Steps per second × bytes per step ÷ bandwidth, over the time with a sequence decoding."""
+    """Steps per second × bytes per step ÷ bandwidth, over the time with a sequence decoding. None
+    also where prompts took much of that time."""
+    normal: Normal | None = None
+    """The time that the work took beside the time that it should take."""
     no_efficiency: NoEfficiency | None = None
     """Why there is no efficiency."""
     basis: Literal["streamed", "checkpoint"] | None = None
@@ -70,7 +75,10 @@ class Evidence:
     ridge_batch: float | None = None
     """Batch from which on computing takes longer than reading; infinite where it never does."""
     prefill_share: float | None = None
-    """About which share of the time went into prefills: see `efficiency.prefill_share`."""
+    """About which share of the expected time goes into prefills."""
+    others_prefill_share: float | None = None
+    """Share of the time of decoding in which somebody waited for a first token: prefills take no
+    more of it. Only where nobody tells how many prompt tokens were computed."""
 
     contention: State = "unknown"
     neighbours: int | None = None
@@ -122,6 +130,23 @@ def sane(evidence: Evidence) -> Evidence:
         if isinstance(value, int | float) and not 0 <= value <= largest:
             wrong[item.name] = None
     return replace(evidence, **wrong)
+
+
+def band(e: Evidence) -> Band | None:
+    """Where the speed lies beside what is normal; None where nothing tells."""
+    if e.efficiency is not None and e.efficiency > 1:
+        return "above"
+    return e.normal.band if e.normal is not None else None
+
+
+def is_slow(e: Evidence) -> bool:
+    """Whether it is below what is normal."""
+    return band(e) in ("watch", "suspect")
+
+
+def slow_parts(e: Evidence) -> frozenset[SlowPart] | None:
+    """What costs more than it should; None where the traffic does not tell."""
+    return e.normal.slow_parts if e.normal is not None else None
 
 
 def has_the_gpu_alone(e: Evidence) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 FAR = 0.75
 """Below this part of the lower end of the normal range a share is suspect: on the founding case (7B
@@ -26,6 +26,7 @@ TELLS_NOTHING = 4.0
 The widest range of docs/normal.md that still tells healthy from slow is 2.2 wide."""
 
 ConstantsSource = Literal["calibrated", "fitted", "typical"]
+CONSTANTS_SOURCES: tuple[ConstantsSource, ...] = get_args(ConstantsSource)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,11 @@ class Constants:
     prefill: Interval | None
     source: ConstantsSource
 
+    @property
+    def constants(self) -> Constants:
+        """Nothing is known of how their errors go together."""
+        return self
+
     def expected(self, work: StepWork) -> Interval | None:
         """Seconds that the work should take; None where prompts came at an unknown rate."""
         fixed = self.fixed.times(work.steps).plus(self.per_sequence.times(work.sequence_steps))
@@ -128,6 +134,9 @@ class Costs(Protocol):
         """Seconds that the work should take; None where it cannot be told."""
 
 
+SlowPart = Literal["card", "engine", "prefill"]
+"""What a constant is of: B_eff of the card, t0 and t_seq of the engine, P_eff of both."""
+
 Band = Literal["above", "healthy", "watch", "suspect"]
 
 
@@ -135,18 +144,24 @@ Band = Literal["above", "healthy", "watch", "suspect"]
 class Normal:
     """What would be normal for the work of a window, and what it took.
 
-    expected, seconds: of the work [s]. share: of the theoretical bandwidth, over all the time with
-    work; normal: the range of it. source: where the constants come from.
+    expected, seconds: of the work [s]. ideal: of reading alone, at the theoretical bandwidth [s].
+    source: where the constants come from. prefill_share: about which part of the expected time goes
+    into prompts; None where it cannot be told. slow_parts: what costs more than it should by the
+    constants that the traffic itself shows, None where it does not show them. like_eager: a step
+    costs what is usual without CUDA graphs.
     """
 
     expected: Interval
     seconds: float
     ideal: float
     source: ConstantsSource
+    prefill_share: float | None = 0.0
+    slow_parts: frozenset[SlowPart] | None = None
+    like_eager: bool = False
 
     @property
     def share(self) -> float:
-        """Time of reading alone at the theoretical bandwidth ÷ time that it took."""
+        """Of the theoretical bandwidth: time of reading alone ÷ time that it took."""
         return self.ideal / self.seconds
 
     @property

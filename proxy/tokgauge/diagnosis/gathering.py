@@ -8,6 +8,7 @@ from typing import Any
 
 from tokgauge.diagnosis.efficiency import Efficiency
 from tokgauge.diagnosis.evidence import Evidence
+from tokgauge.diagnosis.expected_time import Normal
 from tokgauge.diagnosis.inputs import Inputs, StreamSeen, WindowSeen
 from tokgauge.diagnosis.work import NoEfficiency, Work, speculates, tokens_per_step
 from tokgauge.engine.metrics_page import EngineRates
@@ -17,8 +18,9 @@ from tokgauge.model.ceiling import ridge_batch
 
 
 def evidence_of(
-    inputs: Inputs, work: Work | NoEfficiency, efficiency: Efficiency | NoEfficiency
-) -> Evidence:
+    inputs: Inputs, work: Work | NoEfficiency, efficiency: Efficiency | NoEfficiency,
+    normal: Normal | None,
+) -> Evidence:  # fmt: skip
     """All of it."""
     found = efficiency if isinstance(efficiency, Efficiency) else None
     wanting = isinstance(efficiency, NoEfficiency) and efficiency.is_want_of_traffic
@@ -27,6 +29,7 @@ def evidence_of(
         checkpoint_efficiency=found.by_basis.get("checkpoint") if found is not None else None,
         no_efficiency=_no_efficiency(inputs, efficiency),
         basis=found.basis if found is not None else None,
+        normal=normal,
         steps_source=work.steps_source if isinstance(work, Work) else None,
         enough_traffic=False if wanting else None,
         ridge_batch=_ridge(inputs, found),
@@ -76,7 +79,8 @@ def _with_window(evidence: Evidence, seen: WindowSeen, work: Work | NoEfficiency
         window_seconds=decoded.seconds,
         busy_ratio=decoded.busy_seconds / decoded.seconds if decoded.seconds else None,
         mean_batch=known.shape.sequences if known is not None else None,
-        prefill_share=known.prefill_share if known is not None else None,
+        prefill_share=evidence.normal.prefill_share if evidence.normal is not None else None,
+        others_prefill_share=_others_prefill(known),
         waiting=page.waiting if page is not None else None,
         kv_cache_usage=page.kv_cache_usage if page is not None else None,
         preemptions_per_second=rates.preemptions_per_second if rates is not None else None,
@@ -155,6 +159,12 @@ def _decoded_tokens(seen: WindowSeen) -> int | None:
     if rates is not None and rates.generation_tokens_per_second is not None:
         return round(rates.generation_tokens_per_second * rates.seconds)
     return None if seen.decoded.uncounted_seconds else round(seen.decoded.sequence_events)
+
+
+def _others_prefill(work: Work | None) -> float | None:
+    if work is None or work.prompt_tokens is not None or not work.busy_seconds:
+        return None
+    return min(1.0, work.uncounted / work.busy_seconds)
 
 
 def _while_busy(

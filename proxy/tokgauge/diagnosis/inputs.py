@@ -7,6 +7,7 @@ from typing import Literal
 
 from tokgauge.diagnosis.answers import Answers
 from tokgauge.diagnosis.decoding import Decoded
+from tokgauge.diagnosis.expected_time import Costs
 from tokgauge.engine.metrics_page import EngineRates, EngineReading
 from tokgauge.gpu.bandwidth import Bandwidth
 from tokgauge.gpu.contention import Contention, State
@@ -92,8 +93,10 @@ class Inputs:
     """What is known of one model over one window. Absent is what is not known.
 
     bandwidth: of all GPUs that serve a step. model: None until its files were looked at.
-    several_models: it is not known whose weights are read. roof: what the GPUs compute. seen: None
-    without traffic. gpus: those of the engine. contention: the worst state of the time judged.
+    several_models: it is not known whose weights are read. roof: what the GPUs compute. calibrated:
+    what a step costs here, measured on an idle engine. fitted: the same as the traffic shows it.
+    seen: None without traffic. gpus: those of the engine. contention: the worst state of the time
+    judged.
     """
 
     bandwidth: Bandwidth
@@ -101,6 +104,8 @@ class Inputs:
     several_models: bool = False
     tensor_parallel: int = 1
     roof: ComputeRoof | None = None
+    calibrated: Costs | None = None
+    fitted: Costs | None = None
     seen: WindowSeen | StreamSeen | None = None
     gpus: tuple[GpuReading, ...] = ()
     contention: State = "unknown"

@@ -15,11 +15,16 @@ from tokgauge.diagnosis.causes import (
     ruled_out_by,
 )
 from tokgauge.diagnosis.cross_checks import CrossCheck, disagreements
-from tokgauge.diagnosis.evidence import Evidence, sane, speculation_is_open
-from tokgauge.diagnosis.not_judged import REASON_OF, WhyNotJudged, too_weak, unclear_steps
+from tokgauge.diagnosis.evidence import Evidence, band, sane, speculation_is_open
+from tokgauge.diagnosis.not_judged import (
+    REASON_OF,
+    WhyNotJudged,
+    range_tells,
+    too_weak,
+    unclear_steps,
+)
 from tokgauge.diagnosis.notes import ClientSide, Note, client_side, notes_of, notes_on_health
 from tokgauge.diagnosis.verdict import CauseKind, Level, NotJudgedReason
-from tokgauge.model.ceiling import band_of
 
 _AS_GOOD_AS_IT_GETS = 0.85
 # STREAM reads reach 97 % on the best card known (H100 NVL): more is no praise but a doubt.
@@ -55,7 +60,7 @@ class Judgement:
 
 
 def judge(evidence: Evidence) -> Judgement:
-    """Whether decoding is as fast as the hardware allows, and if not, why.
+    """Whether the engine is as fast as is normal here, and if not, why.
 
     Numbers that cannot be (negative, not finite, shares above 1) count as unknown.
     """
@@ -63,18 +68,20 @@ def judge(evidence: Evidence) -> Judgement:
     weak = too_weak(e)
     if weak is not None:
         return _not_judged(e, weak)
-    if e.efficiency is None:
+    found = band(e)
+    if found is None:
         return _not_judged(e, "no_efficiency")
-    band = band_of(e.efficiency)
-    if band == "above":
+    if found == "above":
         return _above(e)
     if unclear_steps(e):
         return _not_judged(e, "speculation_unknown")
-    if band == "healthy":
-        return _healthy(e, e.efficiency)
+    if not range_tells(e):
+        return _not_judged(e, "range_too_wide")
+    if found == "healthy":
+        return _healthy(e)
     return Judgement(
         evidence=e,
-        level="watch" if band == "watch" else "suspect",
+        level=found,
         causes=causes_of(e),
         ruled_out=ruled_out_by(e),
         notes=notes_of(e),
@@ -111,8 +118,9 @@ def _above(e: Evidence) -> Judgement:
     )
 
 
-def _healthy(e: Evidence, ratio: float) -> Judgement:
+def _healthy(e: Evidence) -> Judgement:
     grade: Grade | None = None
+    ratio = e.efficiency or 0.0
     if ratio > _HARDLY_POSSIBLE:
         grade = "hardly_possible"
     elif ratio >= _AS_GOOD_AS_IT_GETS:

@@ -13,6 +13,7 @@ import msgspec
 
 from tokgauge.diagnosis import ceiling_inputs
 from tokgauge.diagnosis.assess import assess
+from tokgauge.diagnosis.conditions import Conditions, conditions
 from tokgauge.diagnosis.efficiency import request_ratio
 from tokgauge.diagnosis.engine_gpus import EngineGpus, GpusNow
 from tokgauge.diagnosis.figures import Figures
@@ -24,9 +25,13 @@ from tokgauge.diagnosis.traffic_window import TrafficWindow
 from tokgauge.engine.facts import EngineFacts, ServedNow
 from tokgauge.engine.metrics_page import EngineReading
 from tokgauge.engine.poll import EnginePoll
-from tokgauge.gpu.contention import was_busy, worst
+from tokgauge.gpu.contention import State, was_busy, worst
 from tokgauge.measure.record import Record
 from tokgauge.settings import Settings
+
+_LATELY = 10.0
+"""Seconds for which a neighbour that computed counts as active: many compute in bursts, and each
+of them would be a new time, too short to judge."""
 
 
 class Monitor:
@@ -44,6 +49,7 @@ class Monitor:
         self._traffic = traffic
         self._publish = publish
         self._figures: Figures | None = None
+        self._conditions = Conditions(None, None, None)
         self._window = TrafficWindow(settings.rate_window, monotonic())
         self._served = ServedNow(facts, settings.rate_window)
         self._files = ModelFiles(settings.engine)
@@ -117,25 +123,46 @@ class Monitor:
             return
         now = monotonic()
         gpus = self._gpus.now(now)
+        contention = self._contention(gpus, now)
+        self._keep_apart(conditions(reading, contention, gpus.of_engine))
         base = self._served.base()
         several = self._served.among_several
         self._figures = figures_of(
-            assess(self._inputs(gpus)), now, gpus=gpus, engine=self._settings.engine,
+            assess(self._inputs(gpus, contention)), now, gpus=gpus, engine=self._settings.engine,
             nvml=self._settings.nvml, served=base, model=None if several else self._files.found,
         )  # fmt: skip
         self._publish(self._figures)
 
-    def _inputs(self, gpus: GpusNow) -> Inputs:
+    def _keep_apart(self, now: Conditions) -> None:
+        """A window holds one state of the engine and its GPUs, never a mixture of two."""
+        if now.differ(self._conditions):
+            self._window.split()
+        self._conditions = now.since(self._conditions)
+
+    def _contention(self, gpus: GpusNow, now: float) -> State:
+        """That of now, or that somebody computed lately."""
+        if self._gpus.contention_during(now - _LATELY, now) == "active_neighbours":
+            return "active_neighbours"
+        return worst([item.state for item in gpus.contentions])
+
+    def _inputs(self, gpus: GpusNow, contention: State) -> Inputs:
         engine = self._settings.engine
+        bandwidth = ceiling_inputs.bandwidth(engine, gpus.of_engine)
         return Inputs(
-            bandwidth=ceiling_inputs.bandwidth(engine, gpus.of_engine),
+            bandwidth=bandwidth,
             model=self._files.found,
             several_models=self._served.among_several,
             tensor_parallel=engine.tensor_parallel_size,
-            roof=ceiling_inputs.compute_roof(engine),
+            roof=ceiling_inputs.compute_roof(
+                bandwidth,
+                self._files.found,
+                engine.tensor_parallel_size,
+                flops=engine.gpu_flops,
+                parameters=engine.matmul_parameters,
+            ),
             seen=self._window.seen(),
             gpus=gpus.of_engine,
-            contention=worst([item.state for item in gpus.contentions]),
+            contention=contention,
             contentions=gpus.contentions,
         )
 

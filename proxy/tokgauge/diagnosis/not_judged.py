@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from tokgauge.diagnosis.evidence import ALWAYS_BUSY, Evidence, speculation_is_open
+from tokgauge.diagnosis.evidence import ALWAYS_BUSY, Evidence, is_slow, speculation_is_open
 from tokgauge.diagnosis.verdict import NotJudgedReason
-from tokgauge.model.ceiling import band_of
 
 # One answer of a few sentences; below, a pause of the machine weighs as much as the decoding.
 _MIN_TOKENS = 64
 # Slower than any engine that works, so it is the traffic that is slow.
 _MIN_TOKENS_PER_SECOND = 0.1
 _MIN_BUSY = 0.1
-_PREFILL_DOMINATES = 0.5
 
 WhyNotJudged = Literal[
     "nothing_decoded",
@@ -22,7 +20,7 @@ WhyNotJudged = Literal[
     "hardly_busy",
     "too_little",
     "pauses_included",
-    "prefill_dominated",
+    "range_too_wide",
     "no_efficiency",
     "speculation_unknown",
 ]
@@ -33,17 +31,14 @@ REASON_OF: Mapping[WhyNotJudged, NotJudgedReason] = {
     "hardly_busy": "too_little_traffic",
     "too_little": "too_little_traffic",
     "pauses_included": "too_little_traffic",
-    "prefill_dominated": "prefill_dominated",
+    "range_too_wide": "range_too_wide",
     "no_efficiency": "no_efficiency",
     "speculation_unknown": "speculation_unknown",
 }
 
 
 def too_weak(e: Evidence) -> WhyNotJudged | None:
-    """Too few tokens, too much of the window without decoding, or mostly prompts computed.
-
-    The ceiling is one of decoding.
-    """
+    """Too few tokens, or too much of the window without decoding."""
     tokens = e.decoded_tokens
     if tokens == 0:
         return "nothing_decoded"
@@ -56,15 +51,18 @@ def too_weak(e: Evidence) -> WhyNotJudged | None:
         return "hardly_busy"
     if e.enough_traffic is False:
         return "too_little"
-    low = e.efficiency is not None and band_of(e.efficiency) in ("watch", "suspect")
-    if low and e.mean_batch is not None and e.mean_batch < ALWAYS_BUSY:
+    if is_slow(e) and e.mean_batch is not None and e.mean_batch < ALWAYS_BUSY:
         # Fewer than one sequence in a step: the average, and so the efficiency, holds pauses.
         return "pauses_included"
-    why = e.no_efficiency.why if e.no_efficiency is not None else None
-    dominates = e.prefill_share is not None and e.prefill_share >= _PREFILL_DOMINATES
-    if dominates or why == "mostly_prefill":
-        return "prefill_dominated"
     return None
+
+
+def range_tells(e: Evidence) -> bool:
+    """Whether the normal range is narrow enough, or so far away that its width does not matter."""
+    normal = e.normal
+    if normal is None or normal.tells or normal.band == "suspect":
+        return True
+    return normal.share >= normal.range.high
 
 
 def unclear_steps(e: Evidence) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Literal
 
 from tokgauge.diagnosis.evidence import Evidence
-from tokgauge.model.ceiling import band_of
 
 Note = Literal[
     "speculation_divided_out",
@@ -42,7 +41,12 @@ def notes_on_health(e: Evidence) -> tuple[Note, ...]:
     if e.contention == "active_neighbours":
         notes.append("fast_beside_a_neighbour")
     shared = e.mean_batch is not None and e.mean_batch >= 2
-    if shared and e.request_ratio is not None and band_of(e.request_ratio) in ("watch", "suspect"):
+    if (
+        shared
+        and e.request_ratio is not None
+        and e.normal is not None
+        and e.request_ratio < e.normal.range.low
+    ):
         notes.append("step_is_shared")
     return tuple(notes)
 

@@ -5,19 +5,58 @@ from __future__ import annotations
 import math
 
 from tokgauge.diagnosis.evidence import Evidence, memory_clock_is_low
-from tokgauge.model.ceiling import band_of
+from tokgauge.diagnosis.expected_time import FAR, Normal
+
+_WORTH_NAMING = 0.1
+"""Share of the time from which on prompts are mentioned."""
 
 
 def reached(e: Evidence) -> str:
-    """The efficiency, on which basis."""
-    ratio = 0.0 if e.efficiency is None else e.efficiency
+    """How fast it is beside the ceiling and beside what is normal."""
+    if e.efficiency is None:
+        return _of_expected(e)
     basis = {"streamed": " (streamed bytes)", "checkpoint": " (whole checkpoint)", None: ""}[
         e.basis
     ]
     if e.basis == "streamed" and e.checkpoint_efficiency is not None:
-        other = percent_in_band(e.checkpoint_efficiency)
+        other = percent(e.checkpoint_efficiency)
         basis = f" (streamed bytes; {other} by the rule of thumb, the whole checkpoint)"
-    return f"decoding reaches {percent_in_band(ratio)} of the hardware's ceiling{basis}"
+    share = share_in_band(e.efficiency, e)
+    return f"decoding reaches {share} of the hardware's ceiling{basis}{_normal(e)}"
+
+
+def _normal(e: Evidence) -> str:
+    """The normal range beside a share of decoding alone."""
+    if e.normal is None:
+        return ""
+    if e.efficiency is None or _is_mixed(e.normal):
+        return f"; {_of_expected(e)}"
+    normal = e.normal.range
+    known = "as calibrated here" if e.normal.source == "calibrated" else "normal here"
+    return f", {normal.low * 100:.0f} to {percent(normal.high)} is {known}"
+
+
+def _of_expected(e: Evidence) -> str:
+    """The time that the work took, prompts and all."""
+    if e.normal is None:
+        return "nothing tells what would be normal"
+    expected, took = e.normal.expected, e.normal.seconds
+    prompts = (
+        ""
+        if e.prefill_share is None or e.prefill_share < _WORTH_NAMING
+        else f" (prompts about {percent(e.prefill_share)} of it)"
+    )
+    low, high = took / expected.high, took / expected.low
+    if took > expected.high:
+        return f"the work took {low:.1f} to {high:.1f} times as long as it should{prompts}"
+    if took < expected.low:
+        return f"the work was done in {percent(took / expected.low)} of the expected time{prompts}"
+    return f"the work took as long as it should{prompts}"
+
+
+def _is_mixed(normal: Normal) -> bool:
+    """Whether prompts matter to the range, which is then not one of decoding alone."""
+    return normal.prefill_share is None or normal.prefill_share >= _WORTH_NAMING
 
 
 def speed(e: Evidence) -> str:
@@ -37,9 +76,12 @@ def queue(e: Evidence) -> str:
     return f"; {waiting(e.waiting)}" if e.waiting else ""
 
 
-def prefill_seen(share: float) -> str:
-    """How much of the time went into prefills; an estimate from the tokens in the steps."""
-    return f"prompts took about {percent(share)} of the time"
+def prefill_seen(e: Evidence) -> str:
+    """How much of the time goes into prefills."""
+    if e.others_prefill_share is not None:
+        share = percent(e.others_prefill_share)
+        return f"somebody waited for a first token during {share} of the time"
+    return f"prompts should take about {percent(e.prefill_share or 0.0)} of the time"
 
 
 def memory_clock(e: Evidence) -> str:
@@ -105,10 +147,13 @@ def percent(share: float) -> str:
     return f"{share * 100:.0f} %"
 
 
-def percent_in_band(ratio: float) -> str:
+def share_in_band(ratio: float, e: Evidence) -> str:
     """Like `percent`, but never rounded into another band: 0.6999 is 69.9 %, not 70 %."""
-    rounded = round(ratio * 100)
-    if band_of(rounded / 100) == band_of(ratio):
+    low = e.normal.range.low if e.normal is not None else 0.0
+    rounded = round(ratio * 100) / 100
+    if all((rounded >= edge) == (ratio >= edge) for edge in (FAR * low, low)) and (
+        (rounded > 1) == (ratio > 1)
+    ):
         return percent(ratio)
     tenths = ratio * 1000
-    return f"{(math.ceil(tenths) if rounded < ratio * 100 else math.floor(tenths)) / 10:.1f} %"
+    return f"{(math.ceil(tenths) if rounded < ratio else math.floor(tenths)) / 10:.1f} %"

@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 from tokgauge.diagnosis.assess import Assessment
 from tokgauge.diagnosis.engine_gpus import GpusNow
+from tokgauge.diagnosis.expected_time import CONSTANTS_SOURCES
 from tokgauge.diagnosis.figures import Figures
 from tokgauge.diagnosis.inputs import ModelBytes
 from tokgauge.diagnosis.verdict import CAUSE_KINDS, LEVELS
@@ -55,6 +56,7 @@ def figures_of(
     samples = {
         **_gpu_samples(gpus, engine, nvml=nvml),
         **_speed_samples(assessment, label),
+        **_normal_samples(assessment, label),
         **_verdict_samples(assessment, label),
         "tokgauge_model_info": _model_info(label, served, model),
     }
@@ -99,6 +101,32 @@ def _speed_samples(assessment: Assessment, label: str) -> dict[str, _Samples]:
         samples["tokgauge_engine_estimated_bandwidth_bytes_per_second"] = [((label,), theirs)]
         samples["tokgauge_engine_to_computed_bandwidth_ratio"] = [
             ((label,), theirs / found.achieved)
+        ]
+    return samples
+
+
+def _normal_samples(assessment: Assessment, label: str) -> dict[str, _Samples]:
+    """What is normal. Typical constants are ranges to judge by, and no figures of this engine."""
+    samples: dict[str, _Samples] = {}
+    normal, constants = assessment.normal, assessment.constants
+    if normal is not None:
+        samples["tokgauge_expected_time_ratio"] = [((label,), normal.ratio)]
+        samples["tokgauge_normal_share_low"] = [((label,), normal.range.low)]
+        samples["tokgauge_normal_share_high"] = [((label,), normal.range.high)]
+        samples["tokgauge_constants_source"] = [
+            ((label, source), float(source == normal.source)) for source in CONSTANTS_SOURCES
+        ]
+    if constants is not None:
+        labels = (label, constants.source)
+        samples["tokgauge_fixed_step_seconds"] = [(labels, constants.fixed.middle)]
+        samples["tokgauge_effective_bandwidth_bytes_per_second"] = [
+            (labels, constants.bandwidth.middle)
+        ]
+    if assessment.prefill_rate is not None:
+        samples["tokgauge_prefill_tokens_per_second"] = [((label,), assessment.prefill_rate)]
+    if assessment.prefill_ceiling is not None:
+        samples["tokgauge_prefill_ceiling_tokens_per_second"] = [
+            ((label,), assessment.prefill_ceiling)
         ]
     return samples
 

@@ -35,6 +35,8 @@ class TrafficWindow:
         self._answers = Answers()
         self._looks: deque[_Look] = deque()
         self._per_event = TokensPerEvent()
+        self._is_split = False
+        """The first look is only the beginning of what comes after it."""
         self.last_reading: EngineReading | None = None
         """The engine's page of the last look."""
 
@@ -66,16 +68,29 @@ class TrafficWindow:
                 break
             seconds -= oldest
             self._looks.popleft()
+            self._is_split = False
+
+    def split(self) -> None:
+        """What comes is another time than what was: it is not judged together.
+
+        The last look may hold some of both, so only its page counts, as a beginning.
+        """
+        last = self._looks[-1] if self._looks else None
+        self._looks.clear()
+        if last is not None:
+            self._looks.append(last._replace(decoded=decoding.NOTHING))
+        self._is_split = True
 
     def forget(self) -> None:
         """What was seen so far belongs to another model."""
         self._looks.clear()
+        self._is_split = False
         self._per_event = TokensPerEvent()
         self.last_reading = None
 
     def seen(self) -> WindowSeen | None:
-        """The window; None before the first look."""
-        if not self._looks:
+        """The window; None before the first look, also of a new time."""
+        if not self._looks or (self._is_split and len(self._looks) == 1):
             return None
         looks, rates = self._since_first_look()
         return WindowSeen(

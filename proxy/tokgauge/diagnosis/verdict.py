@@ -17,12 +17,15 @@ CauseKind = Literal[
     "long_prefills",
     "compute_bound",
     "cpu_bound",
+    "slow_engine",
+    "slow_card",
+    "slow_prefill",
     "speculative_decoding",
     "wrong_ceiling_inputs",
     "cached_weights",
 ]
 NotJudgedReason = Literal[
-    "too_little_traffic", "prefill_dominated", "no_efficiency", "speculation_unknown"
+    "too_little_traffic", "range_too_wide", "no_efficiency", "speculation_unknown"
 ]
 
 LEVELS: tuple[Level, ...] = get_args(Level)

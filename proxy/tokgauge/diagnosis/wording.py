@@ -16,12 +16,12 @@ from tokgauge.diagnosis.phrases import (
     neighbours_run,
     per_time,
     percent,
-    percent_in_band,
     prefill_seen,
     queue,
     reached,
     seconds,
     sequences,
+    share_in_band,
     speed,
     waiting,
 )
@@ -47,6 +47,9 @@ _TITLES: Mapping[CauseKind, str] = {
     "long_prefills": "long prompts are computed between the decode steps",
     "compute_bound": "the batch is so large that computing is the limit, not memory",
     "cpu_bound": "the GPU waits for the engine's CPU between steps",
+    "slow_engine": "the engine itself takes long for each step",
+    "slow_card": "the GPU's memory is read more slowly than it should be",
+    "slow_prefill": "prompts are computed more slowly than they should be",
     "speculative_decoding": "speculative decoding gives several tokens per step",
     "wrong_ceiling_inputs": "the bandwidth or the bytes behind the ceiling are wrong",
     "cached_weights": "a part of the weights stays in the GPU's cache",
@@ -75,6 +78,18 @@ _ADVICE: Mapping[CauseKind, str] = {
     "cpu_bound": (
         "Look at the engine's CPU: cores given to it, --enforce-eager (switch it off, so that"
         " CUDA graphs are used), guided decoding, logging, other work on the host."
+    ),
+    "slow_engine": (
+        "Look at what the engine does between steps: --enforce-eager (switch it off, so that CUDA"
+        " graphs are used), its CPU cores and other work on the host, guided decoding, logging."
+    ),
+    "slow_card": (
+        "Look at the memory clock, at throttling and at others on the GPU (nvidia-smi -q), and at"
+        " the kernels that the engine has for this type of weights."
+    ),
+    "slow_prefill": (
+        "Look at the core clock and the power cap (nvidia-smi -q -d CLOCK,PERFORMANCE), and at the"
+        " engine's attention backend."
     ),
     "speculative_decoding": TELL_TOKENS_PER_STEP,
     "wrong_ceiling_inputs": _CHECK_INPUTS,
@@ -189,7 +204,7 @@ def _gpu_busy(e: Evidence) -> str:
 
 
 def _above(e: Evidence) -> str:
-    return f"{percent_in_band(e.efficiency or 0.0)} of the ceiling"
+    return f"{share_in_band(e.efficiency or 0.0, e)} of the ceiling"
 
 
 def _above_plainly(judgement: Judgement) -> str:
@@ -212,6 +227,14 @@ def _wrong_inputs(judgement: Judgement) -> str:
     return "; ".join(doubts) or _above_plainly(judgement)
 
 
+def _slow_engine(judgement: Judgement) -> str:
+    seen = "a step costs more than usual, whatever it reads"
+    normal = judgement.evidence.normal
+    if normal is not None and normal.like_eager:
+        seen += ": as much as without CUDA graphs"
+    return seen
+
+
 _CAUSES: Mapping[CauseKind, Callable[[Judgement], str]] = {
     "active_neighbour": lambda j: neighbours_run(j.evidence),
     "thermal_throttling": _throttling(THERMAL),
@@ -220,9 +243,12 @@ _CAUSES: Mapping[CauseKind, Callable[[Judgement], str]] = {
     "memory_clock_low": _throttling(frozenset({"applications_clocks_setting"})),
     "preemption": _preemption,
     "kv_cache_full": lambda j: f"{_cache(j.evidence)} and {waiting(j.evidence.waiting or 0)}",
-    "long_prefills": lambda j: prefill_seen(j.evidence.prefill_share or 0.0),
+    "long_prefills": lambda j: prefill_seen(j.evidence),
     "compute_bound": _compute_bound,
     "cpu_bound": lambda j: f"{_gpu_busy(j.evidence)} although requests run all the while",
+    "slow_engine": _slow_engine,
+    "slow_card": lambda _: "steps that read more take longer than this card needs for reading it",
+    "slow_prefill": lambda _: "prompts take longer than this card needs for computing them",
     "speculative_decoding": _speculation,
     "wrong_ceiling_inputs": _wrong_inputs,
     "cached_weights": _above_plainly,
@@ -291,9 +317,11 @@ _RULED_OUT: Mapping[CauseKind, Callable[[Evidence], str]] = {
     ),
     "memory_clock_low": memory_clock,
     "kv_cache_full": _cache_suffices,
-    "long_prefills": lambda e: prefill_seen(e.prefill_share or 0.0),
+    "long_prefills": prefill_seen,
     "compute_bound": _reading_limits,
     "cpu_bound": _gpu_busy,
+    "slow_engine": lambda _: "what a step costs beside reading is usual",
+    "slow_card": lambda _: "the memory is read as fast as it should be",
 }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from tokgauge.diagnosis.evidence import Evidence
 from tokgauge.diagnosis.not_judged import WhyNotJudged
-from tokgauge.diagnosis.phrases import count, percent, prefill_seen, reached, seconds
+from tokgauge.diagnosis.phrases import count, percent, reached, seconds
 from tokgauge.diagnosis.work import (
     MIN_BUSY_SECONDS,
     MIN_STEPS,
@@ -58,6 +58,9 @@ _NO_EFFICIENCY: Mapping[WhyNoEfficiency, Callable[[NoEfficiency], str]] = {
     "few_steps": lambda no: (
         f"too little traffic: {no.steps:.0f} steps in {no.busy_seconds:.1f} s of decoding (at"
         f" least {MIN_STEPS} steps and {MIN_BUSY_SECONDS:g} s are needed)"
+    ),
+    "mostly_prefill": lambda no: (
+        f"prompts should take about {no.share:.0%} of the time, and the ceiling is one of decoding"
     ),
     "traffic_of_others": lambda no: (
         "the engine also serves requests that do not come through this proxy, and was not busy all"
@@ -114,9 +117,7 @@ WHY: Mapping[WhyNotJudged, Callable[[Evidence], str]] = {
     "pauses_included": lambda e: (
         f"{e.mean_batch or 0.0:.2f} sequences ran on average, so the figures include pauses"
     ),
-    "prefill_dominated": lambda e: (
-        f"{prefill_seen(e.prefill_share or 0.0)}, and the ceiling holds for decoding only"
-    ),
+    "range_too_wide": lambda e: f"{reached(e)}, and that is too wide a range to tell",
     "no_efficiency": _no_efficiency,
     "speculation_unknown": lambda e: (
         f"{reached(e)}, but speculative decoding is on and the tokens per step are not known, so"
@@ -130,7 +131,10 @@ WHAT_THEN: Mapping[WhyNotJudged, str] = {
     "hardly_busy": _LONGER_WINDOW,
     "too_little": _LONGER_WINDOW,
     "pauses_included": _LONGER_WINDOW,
-    "prefill_dominated": "Judge it in a window with longer answers or fewer prompts.",
+    "range_too_wide": (
+        "Let tokgauge know the model's files (model_path) and the card (gpu): layers, type of the"
+        " weights and kind of memory narrow the range. `tokgauge calibrate` measures it."
+    ),
     "no_efficiency": (
         "Run `tokgauge check`: it says which of bandwidth, bytes of the weights and step rate is"
         " missing."

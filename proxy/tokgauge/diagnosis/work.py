@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from tokgauge.diagnosis.expected_time import Interval
 from tokgauge.diagnosis.inputs import Page, StreamSeen, WindowSeen
 from tokgauge.engine.metrics_page import EngineRates, EngineReading
 
@@ -13,12 +14,9 @@ MIN_STEPS = 30
 
 MIN_BUSY_SECONDS = 1.0
 
-PREFILL_SHARE_LIMIT = 0.3
-"""A window of which more than about this share of time went into prefills is not judged."""
-
-_NOMINAL_RIDGE = 200
-"""Prompt tokens whose computing takes about as long as reading the weights once: FLOP/s divided by
-bandwidth is 153 on an A100, 202 on an A6000, 295 on an H100 with 16-bit weights."""
+_START = 0.03
+"""What a request takes at most beside its prefill until its first token arrives [s]: tokenising,
+scheduling, HTTP. Nobody decodes in that time when it is alone."""
 
 _FEW_TOKENS_PER_EVENT = 1.02
 """Up to here an event stands for one step; above, several steps or several tokens are in one."""
@@ -99,15 +97,18 @@ class Work:
     """What was observed of decoding.
 
     steps: engine steps while it decoded. busy_seconds: time in which it decoded. steps_source: the
-    engine's own count, or the event rate of the streams. prefill_share: about which share of the
-    time went into prefills (see `prefill_share`), None when unknown.
+    engine's own count, or the event rate of the streams. working_seconds: time in which it decoded
+    or computed a prompt. prompt_tokens: computed in that time; None when nobody tells. uncounted:
+    what of it may have gone into things that are not counted here [s].
     """
 
     steps: float
     busy_seconds: float
+    working_seconds: float
     steps_source: Literal["engine", "streams"]
     shape: StepShape
-    prefill_share: float | None = None
+    prompt_tokens: Interval | None = None
+    uncounted: float = 0.0
 
     @property
     def rate(self) -> float:
@@ -138,6 +139,7 @@ def _of_stream(seen: StreamSeen) -> Work | NoEfficiency:
     return Work(
         steps=seen.decode_rate / (seen.tokens_per_step or 1.0),
         busy_seconds=1.0,
+        working_seconds=1.0,
         steps_source="streams",
         shape=stream_shape(seen),
     )
@@ -156,6 +158,8 @@ def _of_window(seen: WindowSeen) -> Work | NoEfficiency:
     return Work(
         steps=decoded.sequence_events / decoded.event_seconds * busy,
         busy_seconds=busy,
+        working_seconds=busy,
+        uncounted=decoded.shared_wait_seconds,
         steps_source="streams",
         shape=StepShape(
             sequences=decoded.sequence_seconds / busy if busy else 0.0,
@@ -171,19 +175,26 @@ def _by_the_engine(
 ) -> Work | NoEfficiency:
     decoded = seen.decoded
     busy = decoded.busy_seconds
+    working = busy + decoded.solo_wait_seconds
     sequences = decoded.sequence_seconds / busy if busy else 0.0
     loaded = [page.reading for page in seen.pages if page.reading.running]
     if not traffic_is_ours(seen.pages):
         # How long it was busy is only known when it always was.
         if len(loaded) < len(seen.pages):
             return NoEfficiency(why="traffic_of_others")
-        busy = rates.seconds
+        busy = working = rates.seconds
     if loaded:
         sequences = sum(reading.running or 0 for reading in loaded) / len(loaded)
     engines = (seen.pages[-1].reading.engines or 1) if seen.pages else 1
+    prompts = _prompt_tokens(rates, engines)
     return Work(
         steps=steps_per_second * rates.seconds,
         busy_seconds=busy,
+        working_seconds=busy if prompts is None else working,
+        prompt_tokens=prompts,
+        uncounted=decoded.shared_wait_seconds
+        if prompts is None
+        else min(decoded.first_tokens * _START, decoded.solo_wait_seconds),
         steps_source="engine",
         shape=StepShape(
             sequences=sequences / engines,
@@ -192,7 +203,6 @@ def _by_the_engine(
             context_tokens_at_least=decoded.context_tokens_at_least,
             tokens_per_step=tokens_per_step(seen),
         ),
-        prefill_share=_prefill(rates),
     )
 
 
@@ -234,22 +244,19 @@ def unfit(work: Work) -> NoEfficiency | None:
     """Why the work of a window says nothing about decoding; None when it does."""
     if work.busy_seconds < MIN_BUSY_SECONDS or work.steps < MIN_STEPS:
         return NoEfficiency(why="few_steps", steps=work.steps, busy_seconds=work.busy_seconds)
-    if work.prefill_share is not None and work.prefill_share > PREFILL_SHARE_LIMIT:
-        return NoEfficiency(why="mostly_prefill", share=work.prefill_share)
     return None
 
 
-def prefill_share(prompt_tokens_per_step: float) -> float:
-    """About which share of the time goes into prefills, for deciding whether to judge at all."""
-    return prompt_tokens_per_step / (prompt_tokens_per_step + _NOMINAL_RIDGE)
-
-
-def _prefill(rates: EngineRates) -> float | None:
-    """About which share of the steps' time went into prompt tokens."""
-    per_iteration, share = rates.tokens_per_iteration, rates.prefill_token_share
-    if per_iteration is None or share is None:
+def _prompt_tokens(rates: EngineRates, engines: int) -> Interval | None:
+    """Computed by each of the engines; between the ends where the prefix cache is not told."""
+    most = rates.prompt_tokens_per_second
+    if most is None:
         return None
-    return prefill_share(per_iteration * share)
+    computed = rates.computed_prompt_tokens_per_second
+    seconds = rates.seconds / engines
+    if computed is not None:
+        return Interval(computed * seconds, computed * seconds)
+    return Interval(0.0, most * seconds)
 
 
 def _context(loaded: list[EngineReading]) -> float | None:

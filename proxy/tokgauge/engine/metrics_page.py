@@ -53,10 +53,13 @@ class EngineReading:
     preemptions_total: int | None = None
     iterations_total: int | None = None
     """Engine steps, prefills included."""
-    iteration_tokens_sum: int | None = None
-    """Tokens in those steps: decoded ones and prompt ones."""
     prompt_tokens_total: int | None = None
-    """Only tells that the engine was restarted."""
+    """Of the prompts whose prefill has ended, what the prefix cache gave included (llama.cpp: what
+    was computed)."""
+    computed_prompt_tokens_total: int | None = None
+    """The same without what any cache gave."""
+    prefix_cache_hits_total: int | None = None
+    """Prompt tokens that the prefix cache gave."""
     generation_tokens_total: int | None = None
     """llama.cpp and SGLang count the tokens of a request when it ends."""
     spec_drafts_total: int | None = None
@@ -82,14 +85,15 @@ class EngineRates:
     preemptions_per_second: float | None = None
     tokens_per_step: float | None = None
     """Speculative decoding: 1 + accepted / drafts, tokens that a sequence gains per step."""
-    tokens_per_iteration: float | None = None
-    """Mean size of a step, prompt tokens included."""
-    prefill_token_share: float | None = None
-    """Share of the tokens in the steps that were not generated ones (0 to 1)."""
+    prompt_tokens_per_second: float | None = None
+    """Of the prompts whose prefill has ended, what caches gave included."""
+    computed_prompt_tokens_per_second: float | None = None
+    """The same without what caches gave."""
     read_bytes_per_second_per_gpu: float | None = None
 
 
 _Field = str
+_PROMPTS_BY_SOURCE = "vllm:prompt_tokens_by_source_total"
 _NAMES: Mapping[EngineKind, Mapping[_Field, tuple[str, ...]]] = {
     "vllm": {
         "running": ("vllm:num_requests_running",),
@@ -97,8 +101,14 @@ _NAMES: Mapping[EngineKind, Mapping[_Field, tuple[str, ...]]] = {
         "kv_cache_usage": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
         "preemptions_total": ("vllm:num_preemptions_total", "vllm:num_preemptions"),
         "iterations_total": ("vllm:iteration_tokens_total_count",),
-        "iteration_tokens_sum": ("vllm:iteration_tokens_total_sum",),
         "prompt_tokens_total": ("vllm:prompt_tokens_total", "vllm:prompt_tokens"),
+        "computed_prompt_tokens_total": (_PROMPTS_BY_SOURCE,),
+        "prefix_cache_hits_total": (
+            "vllm:prefix_cache_hits_total",
+            "vllm:prefix_cache_hits",
+            "vllm:gpu_prefix_cache_hits_total",
+            "vllm:gpu_prefix_cache_hits",
+        ),
         "generation_tokens_total": ("vllm:generation_tokens_total", "vllm:generation_tokens"),
         "spec_drafts_total": (
             "vllm:spec_decode_num_drafts_total",
@@ -129,6 +139,7 @@ _NAMES: Mapping[EngineKind, Mapping[_Field, tuple[str, ...]]] = {
         "kv_cache_usage": ("llamacpp:kv_cache_usage_ratio",),
         "iterations_total": ("llamacpp:n_decode_total",),
         "prompt_tokens_total": ("llamacpp:prompt_tokens_total",),
+        "computed_prompt_tokens_total": ("llamacpp:prompt_tokens_total",),
         "generation_tokens_total": ("llamacpp:tokens_predicted_total",),
         "spec_drafts_total": ("llamacpp:spec_decode_num_drafts_total",),
         "spec_accepted_total": ("llamacpp:spec_decode_num_accepted_tokens_total",),
@@ -137,6 +148,8 @@ _NAMES: Mapping[EngineKind, Mapping[_Field, tuple[str, ...]]] = {
 _KIND_OF: Mapping[str, EngineKind] = {
     name: kind for kind, fields in _NAMES.items() for names in fields.values() for name in names
 }
+_COMPUTED = "local_compute"
+"""The `source` of prompt tokens that no cache gave."""
 _CACHE_CONFIG = "vllm:cache_config_info"
 _PROCESS_START = "process_start_time_seconds"
 _WANTED = frozenset({*_KIND_OF, _CACHE_CONFIG, _PROCESS_START})
@@ -144,8 +157,9 @@ _WANTED = frozenset({*_KIND_OF, _CACHE_CONFIG, _PROCESS_START})
 _COUNTERS = (
     "preemptions_total",
     "iterations_total",
-    "iteration_tokens_sum",
     "prompt_tokens_total",
+    "computed_prompt_tokens_total",
+    "prefix_cache_hits_total",
     "generation_tokens_total",
     "spec_drafts_total",
     "spec_accepted_total",
@@ -156,7 +170,8 @@ _OF_ONE_MODEL = frozenset(
     {
         "kv_cache_tokens_capacity",
         "iterations_total",
-        "iteration_tokens_sum",
+        "computed_prompt_tokens_total",
+        "prefix_cache_hits_total",
         "spec_drafts_total",
         "spec_accepted_total",
         "estimated_read_bytes_total",
@@ -217,11 +232,12 @@ def between(earlier: EngineReading, later: EngineReading) -> EngineRates:
         return None if amount is None else amount / seconds
 
     steps = grown("iterations_total")
-    step_tokens = grown("iteration_tokens_sum")
+    prompts, computed = grown("prompt_tokens_total"), grown("computed_prompt_tokens_total")
+    if computed is None and grown("prefix_cache_hits_total") == 0:
+        computed = prompts
     generated = grown("generation_tokens_total")
     read_bytes = grown("estimated_read_bytes_total")
     accepted = _ratio(grown("spec_accepted_total"), grown("spec_drafts_total"))
-    generated_share = _ratio(generated, step_tokens)
     engines = later.engines or 1
     return EngineRates(
         seconds=seconds,
@@ -230,10 +246,9 @@ def between(earlier: EngineReading, later: EngineReading) -> EngineRates:
         generation_tokens_per_second=per_second(generated) if later.kind == "vllm" else None,
         preemptions_per_second=per_second(grown("preemptions_total")),
         tokens_per_step=None if accepted is None else 1 + accepted,
-        tokens_per_iteration=_ratio(step_tokens, steps),
-        prefill_token_share=(
-            None if generated_share is None or generated_share > 1 else 1 - generated_share
-        ),
+        # SGLang counts prompts when the request ends.
+        prompt_tokens_per_second=per_second(prompts) if later.kind != "sglang" else None,
+        computed_prompt_tokens_per_second=per_second(computed) if later.kind != "sglang" else None,
         read_bytes_per_second_per_gpu=per_second(
             None if read_bytes is None else read_bytes / engines
         ),
@@ -250,6 +265,8 @@ def _samples(text: str) -> Mapping[str, list[Sample]]:
     found: dict[str, list[Sample]] = {}
     for family in text_string_to_metric_families("\n".join(lines)):
         for sample in family.samples:
+            if sample.labels.get("source", _COMPUTED) != _COMPUTED:
+                continue
             found.setdefault(sample.name, []).append(sample)
     return found
 
@@ -314,8 +331,9 @@ def _reading(at: float, kind: EngineKind, samples: Mapping[str, list[Sample]]) -
         kv_cache_dtype=_common_label(config, "cache_dtype"),
         preemptions_total=count("preemptions_total"),
         iterations_total=iterations,
-        iteration_tokens_sum=count("iteration_tokens_sum"),
         prompt_tokens_total=count("prompt_tokens_total"),
+        computed_prompt_tokens_total=count("computed_prompt_tokens_total"),
+        prefix_cache_hits_total=count("prefix_cache_hits_total"),
         generation_tokens_total=count("generation_tokens_total"),
         spec_drafts_total=count("spec_drafts_total"),
         spec_accepted_total=count("spec_accepted_total"),

@@ -6,10 +6,10 @@ the transfer rate, for GDDR5 to GDDR7 and HBM alike).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from tokgauge.gpu.catalogue import match_card
+from tokgauge.gpu.catalogue import Card, match_card
 from tokgauge.gpu.readings import GpuReading
 
 __all__ = [
@@ -31,13 +31,15 @@ class Bandwidth:
     """Bytes per second and where they come from; both None when unknown.
 
     `explanation` says in one sentence how the figure was found or why there is none; `warning` is
-    set when something about it should be looked at.
+    set when something about it should be looked at. `card`: the GPU's row of the table, where it
+    has one.
     """
 
     bytes_per_second: float | None
     source: BandwidthSource | None
     explanation: str
     warning: str | None = None
+    card: Card | None = None
 
 
 def nvml_bandwidth(reading: GpuReading) -> float | None:
@@ -78,7 +80,7 @@ def gpu_bandwidth(
                 f"NVML {by_formula / 1e9:.0f} GB/s; set the bandwidth in the settings if the card "
                 "is tuned"
             )
-        return Bandwidth(in_table, "catalogue", f"table of cards: {card.name}", warning)
+        return Bandwidth(in_table, "catalogue", f"table of cards: {card.name}", warning, card)
     if by_formula is not None:
         return Bandwidth(
             by_formula,
@@ -108,6 +110,7 @@ def engine_bandwidth(
     """
     if settings_value is not None or measured_value is not None:
         single = gpu_bandwidth(None, settings_value=settings_value, measured_value=measured_value)
+        single = replace(single, card=_card(readings))
         return _times(single, tensor_parallel_size, None)
     if not readings:
         return gpu_bandwidth(None)
@@ -132,12 +135,24 @@ def engine_bandwidth(
     return _times(slowest, tensor_parallel_size, "; ".join(warnings) or None)
 
 
+def _card(readings: Sequence[GpuReading]) -> Card | None:
+    """The one that all of them are."""
+    cards = {
+        match_card(reading.name, reading.memory_total_bytes) if reading.name is not None else None
+        for reading in readings
+        if not reading.mig
+    }
+    return cards.pop() if len(cards) == 1 else None
+
+
 def _times(single: Bandwidth, gpus: int, warning: str | None) -> Bandwidth:
     if single.bytes_per_second is None or gpus == 1:
-        return Bandwidth(single.bytes_per_second, single.source, single.explanation, warning)
-    return Bandwidth(
-        single.bytes_per_second * gpus,
-        single.source,
-        f"{gpus} GPUs x {single.bytes_per_second / 1e9:.0f} GB/s ({single.explanation})",
-        warning,
+        return replace(single, warning=warning)
+    return replace(
+        single,
+        bytes_per_second=single.bytes_per_second * gpus,
+        explanation=(
+            f"{gpus} GPUs x {single.bytes_per_second / 1e9:.0f} GB/s ({single.explanation})"
+        ),
+        warning=warning,
     )

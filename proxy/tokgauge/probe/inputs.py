@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tokgauge.diagnosis.ceiling_inputs import drafting
+from tokgauge.diagnosis.ceiling_inputs import compute_roof, drafting
 from tokgauge.diagnosis.inputs import Inputs, ModelBytes, StreamSeen
 from tokgauge.gpu.bandwidth import Bandwidth, engine_bandwidth
 from tokgauge.gpu.catalogue import Card
@@ -56,9 +56,12 @@ def find_inputs(
     """
     if seen is None and root is not None and not is_repository(root):
         root = None
+    bandwidth = _bandwidth(given, seen.gpus if seen is not None else None)
+    model = _model(given, root, kv_cache_dtype)
     return Inputs(
-        bandwidth=_bandwidth(given, seen.gpus if seen is not None else None),
-        model=_model(given, root, kv_cache_dtype),
+        bandwidth=bandwidth,
+        model=model,
+        roof=compute_roof(bandwidth, model, given.tensor_parallel),
         tensor_parallel=given.tensor_parallel,
         seen=stream,
         gpus=(seen.last,) if seen is not None and seen.last is not None else (),
@@ -73,7 +76,7 @@ def _bandwidth(given: Given, gpus: Sequence[GpuReading] | None) -> Bandwidth:
         return Bandwidth(total, "settings", "given with --bandwidth")
     if given.card is not None:
         total = serving_bandwidth(given.card.bandwidth_bytes_per_second, given.tensor_parallel)
-        return Bandwidth(total, "catalogue", f"table of cards: {given.card.name}")
+        return Bandwidth(total, "catalogue", f"table of cards: {given.card.name}", card=given.card)
     if gpus is None:
         return Bandwidth(None, None, "the server runs on another machine: name its card with --gpu")
     if not gpus:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokgauge.diagnosis.evidence import Evidence
+from tokgauge.diagnosis.expected_time import Interval, Normal
 from tokgauge.diagnosis.judgement import judge
 from tokgauge.diagnosis.verdict import (
     CAUSE_KINDS,
@@ -29,7 +30,23 @@ pytestmark = pytest.mark.socketless
 MIB = 1024**2
 
 
+LOW, HIGH = 0.70, 0.89
+"""The normal range of the founding case: a 7B model in 16 bits on an A6000."""
+
+
+def founding(share: float, **known: Any) -> Normal:
+    """The founding case with this share of the bandwidth."""
+    return Normal(
+        expected=Interval(1 / HIGH, 1 / LOW), seconds=1 / share, ideal=1.0, source="typical",
+        **known,
+    )  # fmt: skip
+
+
 def diagnose(evidence: Evidence) -> Verdict:
+    """The verdict; what is normal is that of the founding case where nothing else is said."""
+    share = evidence.efficiency
+    if evidence.normal is None and share is not None and 0 < share < math.inf:
+        evidence = replace(evidence, normal=founding(share))
     return in_words(judge(evidence))
 
 
@@ -78,8 +95,8 @@ SITUATIONS = [
         "healthy",
         ruled_out=("active_neighbour",),
         says=(
-            "Healthy: decoding reaches 75 % of the hardware's ceiling (streamed bytes),"
-            " 40.6 tok/s.",
+            "Healthy: decoding reaches 75 % of the hardware's ceiling (streamed bytes), 70 to 89 %"
+            " is normal here, 40.6 tok/s.",
             "5 other processes on the GPU only hold memory (3,626 MiB) and do not compute",
         ),
     ),
@@ -99,8 +116,8 @@ SITUATIONS = [
         "suspect",
         causes=("active_neighbour",),
         says=(
-            "Slow: decoding reaches 38 % of the hardware's ceiling (streamed bytes); most"
-            " likely because somebody else is computing on the engine's GPU.",
+            "Slow: decoding reaches 38 % of the hardware's ceiling (streamed bytes), 70 to 89 % is"
+            " normal here; most likely because somebody else is computing on the engine's GPU.",
             "others compute beside the engine with 41 % of the GPU's SM time"
             " (2 other processes on the GPU)",
         ),
@@ -267,24 +284,86 @@ SITUATIONS = [
         says=("9 requests wait in the queue",),
     ),
     Situation(
-        "prefills between the steps",
-        replace(CLEAN, efficiency=0.55, prefill_share=0.33),
+        "prompts that nobody has counted were computed between the steps",
+        replace(CLEAN, efficiency=0.55, others_prefill_share=0.33),
         "watch",
         causes=("long_prefills",),
-        says=("prompts took about 33 % of the time",),
+        says=("somebody waited for a first token during 33 % of the time",),
     ),
     Situation(
-        "window dominated by prefill",
-        replace(CLEAN, efficiency=0.3, prefill_share=0.8, mean_batch=16.0),
-        "not_judged",
-        reason="prefill_dominated",
-        says=("prompts took about 80 % of the time, and the ceiling holds for decoding only",),
+        "mostly prompts, computed as fast as they should be",
+        replace(
+            CLEAN, normal=founding(0.75, prefill_share=0.8), prefill_share=0.8, mean_batch=16.0,
+            no_efficiency=NoEfficiency(why="mostly_prefill", share=0.8),
+        ),
+        "healthy",
+        says=("Healthy: the work took as long as it should (prompts about 80 % of it).",),
     ),
     Situation(
-        "healthy numbers in a window dominated by prefill are not judged either",
-        replace(BUSY, efficiency=0.8, prefill_share=0.5),
+        "mostly prompts, and slow",
+        replace(CLEAN, normal=founding(0.35, prefill_share=0.8), prefill_share=0.8),
+        "suspect",
+        says=("Slow: the work took 2.0 to 2.5 times as long as it should (prompts about 80 %",),
+    ),
+    Situation(
+        "a small model on a fast card: 45 % is healthy",
+        replace(
+            CLEAN, efficiency=0.45, normal=replace(founding(0.45), expected=Interval(1.75, 3.2))
+        ),
+        "healthy",
+        says=("reaches 45 % of the hardware's ceiling (streamed bytes), 31 to 57 % is normal",),
+    ),
+    Situation(
+        "calibrated here",
+        replace(CLEAN, efficiency=0.45, normal=replace(founding(0.45), source="calibrated")),
+        "suspect",
+        says=("70 to 89 % is as calibrated here",),
+    ),
+    Situation(
+        "nothing is known of model and card: the range tells nothing",
+        replace(
+            CLEAN, efficiency=0.45, normal=replace(founding(0.45), expected=Interval(1.7, 8.0))
+        ),
         "not_judged",
-        reason="prefill_dominated",
+        reason="range_too_wide",
+        says=("12 to 59 % is normal here, and that is too wide a range to tell", "calibrate"),
+    ),
+    Situation(
+        "so slow that a wide range tells as well",
+        replace(
+            CLEAN, efficiency=0.05, normal=replace(founding(0.05), expected=Interval(1.7, 8.0))
+        ),
+        "suspect",
+    ),
+    Situation(
+        "the engine costs more than usual, as without CUDA graphs",
+        replace(
+            CLEAN, efficiency=0.4,
+            normal=founding(0.4, slow_parts=frozenset({"engine"}), like_eager=True),
+        ),
+        "suspect",
+        causes=("slow_engine",),
+        ruled_out=(
+            "active_neighbour", "memory_clock_low", "kv_cache_full", "long_prefills",
+            "compute_bound", "cpu_bound", "slow_card",
+        ),
+        says=("as much as without CUDA graphs", "--enforce-eager"),
+    ),
+    Situation(
+        "the card is read slowly, and the engine is cleared",
+        replace(CLEAN, efficiency=0.4, normal=founding(0.4, slow_parts=frozenset({"card"}))),
+        "suspect",
+        causes=("slow_card",),
+        ruled_out=(
+            "active_neighbour", "memory_clock_low", "kv_cache_full", "long_prefills",
+            "compute_bound", "cpu_bound", "slow_engine",
+        ),
+    ),
+    Situation(
+        "prompts are computed slowly",
+        replace(CLEAN, efficiency=0.4, normal=founding(0.4, slow_parts=frozenset({"prefill"}))),
+        "suspect",
+        causes=("slow_prefill",),
     ),
     Situation(
         "compute-bound batch of 256",
@@ -313,8 +392,8 @@ SITUATIONS = [
         ),
         "healthy",
         says=(
-            "80 % of the hardware's ceiling (streamed bytes), 4,448 tok/s over 256 sequences"
-            " (17.4 each)",
+            "80 % of the hardware's ceiling (streamed bytes), 70 to 89 % is normal here, 4,448 tok/s"
+            " over 256 sequences (17.4 each)",
             "a stream gets 32 % of the ceiling of one that is alone, because 256 sequences share",
         ),
     ),
@@ -544,7 +623,8 @@ SITUATIONS = [
         "suspect",
         ruled_out=(),
         says=(
-            "Slow: decoding reaches 31 % of the hardware's ceiling; cause unknown.",
+            "Slow: decoding reaches 31 % of the hardware's ceiling, 70 to 89 % is normal here; cause"
+            " unknown.",
             "Not known here and worth a look: whether others compute on the GPU (nvidia-smi);"
             " the memory clock",
             "KV cache and preemptions",
@@ -575,12 +655,14 @@ SITUATIONS = [
         replace(
             CLEAN, efficiency=0.2, contention="active_neighbours", memory_clock_mhz=5_001,
             preemptions_per_second=1.0, kv_cache_usage=1.0, waiting=3, mean_batch=300.0,
-            prefill_share=0.4, gpu_utilization=0.5, bandwidth_ratio=0.5,
+            others_prefill_share=0.4, gpu_utilization=0.5, bandwidth_ratio=0.5,
+            normal=founding(0.2, slow_parts=frozenset({"engine", "card", "prefill"})),
         ),
         "suspect",
         causes=(
             "active_neighbour", "memory_clock_low", "preemption", "long_prefills",
-            "compute_bound", "cpu_bound", "wrong_ceiling_inputs",
+            "compute_bound", "cpu_bound", "slow_engine", "slow_card", "slow_prefill",
+            "wrong_ceiling_inputs",
         ),
         ruled_out=(),
     ),
@@ -629,9 +711,10 @@ SITUATIONS = [
     Situation(
         "just below 0.70", replace(CLEAN, efficiency=0.69999), "watch", says=("reaches 69.9 %",)
     ),
-    Situation("0.50", replace(CLEAN, efficiency=0.50), "watch", says=("reaches 50 %",)),
+    Situation("0.53", replace(CLEAN, efficiency=0.53), "watch", says=("reaches 53 %",)),
     Situation(
-        "just below 0.50", replace(CLEAN, efficiency=0.49999), "suspect", says=("reaches 49.9 %",)
+        "far below the range", replace(CLEAN, efficiency=0.5249), "suspect",
+        says=("reaches 52 %",),
     ),
     Situation(
         "0.85", replace(CLEAN, efficiency=0.85), "healthy", says=("as good as hardware gets",)
@@ -689,7 +772,7 @@ THRESHOLDS = [
     ("preemptions_per_second", 1 / 61, 1 / 60, "preemption", {}),
     ("kv_cache_usage", 0.949, 0.95, "kv_cache_full", {"waiting": 1}),
     ("waiting", 0, 1, "kv_cache_full", {"kv_cache_usage": 0.95}),
-    ("prefill_share", 0.149, 0.15, "long_prefills", {}),
+    ("others_prefill_share", 0.149, 0.15, "long_prefills", {}),
     ("mean_batch", 201.9, 202.0, "compute_bound", {}),
     ("gpu_utilization", 0.80, 0.799, "cpu_bound", {}),
     ("busy_ratio", 0.89, 0.90, "cpu_bound", {"gpu_utilization": 0.5}),
@@ -717,7 +800,6 @@ def test_threshold(
         ("busy_ratio", 0.099, 0.1, {}),
         ("window_seconds", 641.0, 640.0, {"decoded_tokens": 64}),
         ("mean_batch", 0.89, 0.9, {}),
-        ("prefill_share", 0.5, 0.49, {}),
         ("enough_traffic", False, True, {}),
     ],
 )
@@ -761,6 +843,13 @@ _WORDS = {
         bandwidth=st.just("no GPU is seen"),
         **dict.fromkeys(("steps", "busy_seconds", "tokens", "share"), st.floats(0, 100)),
         needed=st.integers(1, 20),
+    ),
+    "normal": st.none()
+    | st.builds(
+        founding,
+        st.floats(0.001, 2),
+        prefill_share=st.none() | st.floats(0, 1),
+        slow_parts=st.none() | st.frozensets(st.sampled_from(["card", "engine", "prefill"])),
     ),
     "speculative": st.sampled_from([None, True, False]),
     "enough_traffic": st.sampled_from([None, True, False]),

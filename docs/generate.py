@@ -1,4 +1,4 @@
-"""Writes what follows from the code: config/tokgauge.toml, docs/reference/, the table of models.md.
+"""Writes what follows from the code: config/tokgauge.toml, docs/reference/, tables in docs/.
 
 python docs/generate.py writes; with --check it only says what is out of date (exit code 1).
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import textwrap
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,9 @@ from tokgauge.model.architectures import known_architectures
 from tokgauge.settings import DURATION_BUCKETS, Engine, Settings
 
 ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT / "docs"))  # where tests load this file, its neighbour is not found else
+
+from normal_tables import NORMAL_TABLES  # noqa: E402
 
 EXAMPLES: dict[str, object] = {
     "upstream": "http://127.0.0.1:8000",
@@ -234,22 +237,26 @@ def documents() -> dict[Path, str]:
         ROOT / "docs" / "reference" / f"{name}.md": "\n".join([head, "", _NOTE, "", *table(), ""])
         for name, (table, head) in _PAGES.items()
     }
-    models = ROOT / "docs" / "models.md"
     return {
         **pages,
-        models: _with_table(models.read_text()),
+        **_with_tables("models.md", {"architectures": architectures_table}),
+        **_with_tables("normal.md", NORMAL_TABLES),
         ROOT / "config" / "tokgauge.toml": settings_file(),
     }
 
 
-def _with_table(text: str) -> str:
-    """models.md with the table between its marks."""
-    start, end = "<!-- architectures: docs/generate.py -->", "<!-- end of architectures -->"
-    before, mark, rest = text.partition(start)
-    _, closing, after = rest.partition(end)
-    if not (mark and closing):
-        raise SystemExit(f"docs/models.md must have the marks {start} … {end}")
-    return "\n".join([before + start, *architectures_table(), end + after])
+def _with_tables(name: str, tables: Mapping[str, Callable[[], Iterator[str]]]) -> dict[Path, str]:
+    """A page of docs/ with each table between its marks."""
+    path = ROOT / "docs" / name
+    text = path.read_text()
+    for part, table in tables.items():
+        start, end = f"<!-- {part}: docs/generate.py -->", f"<!-- end of {part} -->"
+        before, mark, rest = text.partition(start)
+        _, closing, after = rest.partition(end)
+        if not (mark and closing):
+            raise SystemExit(f"docs/{name} must have the marks {start} … {end}")
+        text = "\n".join([before + start, *table(), end + after])
+    return {path: text}
 
 
 def generate(*, check: bool) -> list[str]:

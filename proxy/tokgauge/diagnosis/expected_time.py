@@ -23,7 +23,7 @@ in 16 bits on an RTX A6000) that is the founding text's 50 %."""
 TELLS_NOTHING = 4.0
 """A normal range whose ends are so many times apart calls hardly anything slow: nothing is judged.
 
-The widest range of docs/normal.md that still tells healthy from slow is 2.2 wide."""
+The widest ranges of docs/normal.md, small models on eight cards, are 3.8 wide."""
 
 ConstantsSource = Literal["calibrated", "fitted", "typical"]
 CONSTANTS_SOURCES: tuple[ConstantsSource, ...] = get_args(ConstantsSource)

@@ -12,14 +12,18 @@ from tokgauge.diagnosis.inputs import Inputs, ModelBytes, Page, StreamSeen, Wind
 from tokgauge.diagnosis.work import WhyNoEfficiency
 from tokgauge.engine.metrics_page import EngineRates, EngineReading
 from tokgauge.gpu.bandwidth import Bandwidth
+from tokgauge.gpu.catalogue import match_card
+from tokgauge.model.ceiling import ComputeRoof
 from tokgauge.model.kv import kv_from_bytes_per_token
 from tokgauge.model.weights import Streamed, WeightsFound, WeightsUnknown
 
 pytestmark = pytest.mark.socketless
 
-WEIGHTS = WeightsFound(Streamed(14.141e9), "test", 15.231e9, "test")
+WEIGHTS = WeightsFound(Streamed(14.141e9, layers=28, dequantised=False), "test", 15.231e9, "test")
 MODEL = ModelBytes(WEIGHTS, kv_from_bytes_per_token(57_344))
-A6000 = Bandwidth(768e9, "catalogue", "table of cards: RTX A6000")
+A6000 = Bandwidth(
+    768e9, "catalogue", "table of cards", card=match_card("NVIDIA RTX A6000", 48 * 1024**3)
+)
 # The founding run: one stream at 40.6 tokens per second.
 STREAM = StreamSeen(
     decode_rate=40.6, tokens=512, tokens_per_step=1.0, context_tokens=300.0, tokens_of_others=0
@@ -98,10 +102,32 @@ def test_tokens_that_nobody_has_counted_are_not_none(uncounted: float) -> None:
     assert speed.why not in ("nothing_decoded", "few_tokens")
 
 
-def test_a_window_of_prefills_is_called_so() -> None:
-    """Also between the share that leaves no ratio and the one that no judgement bears."""
-    rates = replace(RATES, tokens_per_iteration=134.0, prefill_token_share=0.99)
-    found = assess(replace(ALL, seen=replace(WINDOW, rates=rates)))
-    assert found.speed.evidence.prefill_share == pytest.approx(0.4, abs=0.01)
+ROOF = ComputeRoof(154.8e12, 7.07e9)
+
+
+def test_a_window_of_prefills_has_no_share_of_the_bandwidth_and_is_judged_all_the_same() -> None:
+    """By the whole expected time: half of the steps' rate is normal where prompts take the rest."""
+    rates = replace(
+        RATES, steps_per_second_per_engine=20.3, prompt_tokens_per_second=1_900.0,
+        computed_prompt_tokens_per_second=1_900.0,
+    )  # fmt: skip
+    found = assess(replace(ALL, roof=ROOF, seen=replace(WINDOW, rates=rates)))
     assert found.efficiency is None
-    assert found.speed.reason == "prefill_dominated"
+    assert found.normal is not None
+    assert found.normal.prefill_share == pytest.approx(0.5, abs=0.1)
+    assert found.prefill_rate == 1_900.0
+    assert found.speed.level == "healthy"
+    without = replace(rates, prompt_tokens_per_second=0.0, computed_prompt_tokens_per_second=0.0)
+    assert assess(replace(ALL, roof=ROOF, seen=replace(WINDOW, rates=without))).speed.level == (
+        "suspect"
+    )
+
+
+def test_prompts_that_the_cache_may_have_given_excuse_and_accuse_nothing() -> None:
+    """Of how many were computed only bounds are known: a range that holds both ends."""
+    rates = replace(RATES, steps_per_second_per_engine=20.3, prompt_tokens_per_second=1_900.0)
+    found = assess(replace(ALL, roof=ROOF, seen=replace(WINDOW, rates=rates)))
+    assert found.normal is not None
+    assert found.normal.range.high > 0.85
+    assert found.prefill_rate is None
+    assert found.speed.level == "healthy"

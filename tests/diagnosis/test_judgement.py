@@ -392,8 +392,8 @@ SITUATIONS = [
         ),
         "healthy",
         says=(
-            "80 % of the hardware's ceiling (streamed bytes), 70 to 89 % is normal here, 4,448 tok/s"
-            " over 256 sequences (17.4 each)",
+            "80 % of the hardware's ceiling (streamed bytes), 70 to 89 % is normal here,"
+            " 4,448 tok/s over 256 sequences (17.4 each)",
             "a stream gets 32 % of the ceiling of one that is alone, because 256 sequences share",
         ),
     ),
@@ -623,8 +623,8 @@ SITUATIONS = [
         "suspect",
         ruled_out=(),
         says=(
-            "Slow: decoding reaches 31 % of the hardware's ceiling, 70 to 89 % is normal here; cause"
-            " unknown.",
+            "Slow: decoding reaches 31 % of the hardware's ceiling, 70 to 89 % is normal here;"
+            " cause unknown.",
             "Not known here and worth a look: whether others compute on the GPU (nvidia-smi);"
             " the memory clock",
             "KV cache and preemptions",

@@ -40,9 +40,9 @@ def counters(at: float, *, engine: str = "0", **values: float) -> EngineReading:
     """A vLLM page with these counters."""
     names = {
         "steps": "vllm:iteration_tokens_total_count",
-        "step_tokens": "vllm:iteration_tokens_total_sum",
         "generated": "vllm:generation_tokens_total",
         "prompt": "vllm:prompt_tokens_total",
+        "hits": "vllm:prefix_cache_hits_total",
         "preempted": "vllm:num_preemptions_total",
         "drafts": "vllm:spec_decode_num_drafts_total",
         "accepted": "vllm:spec_decode_num_accepted_tokens_total",
@@ -74,8 +74,9 @@ class TestRealPages:
             kv_cache_dtype="auto",
             preemptions_total=0,
             iterations_total=1789,
-            iteration_tokens_sum=15_772,
             prompt_tokens_total=1002,
+            computed_prompt_tokens_total=1002,
+            prefix_cache_hits_total=0,
             generation_tokens_total=14_770,
             # Not speculative, and --enable-mfu-metrics was off: the page says 0, which is no fact.
             spec_drafts_total=None,
@@ -97,8 +98,8 @@ class TestRealPages:
         rates = between(start, read(AFTER, 100.0))
         assert rates.steps_per_second_per_engine == pytest.approx(17.89)
         assert rates.generation_tokens_per_second == pytest.approx(147.7)
-        assert rates.tokens_per_iteration == pytest.approx(15_772 / 1789)
-        assert rates.prefill_token_share == pytest.approx(1002 / 15_772)
+        assert rates.prompt_tokens_per_second == pytest.approx(10.02)
+        assert rates.computed_prompt_tokens_per_second == pytest.approx(10.02)
         assert rates.preemptions_per_second == 0.0
         assert rates.tokens_per_step is None
         assert rates.read_bytes_per_second_per_gpu is None
@@ -337,11 +338,11 @@ class TestBroken:
 class TestRates:
     def test_all(self) -> None:
         earlier = counters(
-            10.0, steps=100, step_tokens=5_000, generated=1_000, prompt=4_000, preempted=1,
+            10.0, steps=100, generated=1_000, prompt=4_000, preempted=1,
             drafts=50, accepted=100, read=1e12,
         )  # fmt: skip
         later = counters(
-            20.0, steps=600, step_tokens=7_500, generated=3_000, prompt=4_500, preempted=6,
+            20.0, steps=600, generated=3_000, prompt=4_500, preempted=6,
             drafts=150, accepted=300, read=8e12,
         )  # fmt: skip
         rates = between(earlier, later)
@@ -351,8 +352,38 @@ class TestRates:
         assert rates.preemptions_per_second == 0.5
         assert rates.tokens_per_step == 3.0
         assert rates.read_bytes_per_second_per_gpu == 7e11
-        assert rates.tokens_per_iteration == 5.0
-        assert rates.prefill_token_share == pytest.approx(0.2)
+        assert rates.prompt_tokens_per_second == 50.0
+        assert rates.computed_prompt_tokens_per_second is None, "the cache is not told"
+
+    @pytest.mark.parametrize(("hits", "computed"), [(0, 50.0), (100, None)])
+    def test_prompts_were_computed_where_no_cache_gave_any(
+        self, hits: int, computed: float | None
+    ) -> None:
+        earlier = counters(10.0, steps=100, prompt=4_000, hits=0)
+        rates = between(earlier, counters(20.0, steps=600, prompt=4_500, hits=hits))
+        assert rates.prompt_tokens_per_second == 50.0
+        assert rates.computed_prompt_tokens_per_second == computed
+
+    def test_prompt_tokens_that_were_computed_are_told_by_source(self) -> None:
+        def reading(at: float, computed: int, hit: int, external: int) -> EngineReading:
+            by_source = {
+                "local_compute": computed, "local_cache_hit": hit, "external_kv_transfer": external,
+            }  # fmt: skip
+            return read(
+                page(
+                    f'vllm:prompt_tokens_total{{engine="0"}} {computed + hit + external}',
+                    f'vllm:prefix_cache_hits_total{{engine="0"}} {hit}',
+                    *(
+                        f'vllm:prompt_tokens_by_source_total{{engine="0",source="{name}"}} {count}'
+                        for name, count in by_source.items()
+                    ),
+                ),
+                at,
+            )
+
+        rates = between(reading(0.0, 100, 0, 0), reading(10.0, 400, 700, 50))
+        assert rates.prompt_tokens_per_second == 105.0
+        assert rates.computed_prompt_tokens_per_second == 30.0
 
     @pytest.mark.parametrize(
         "line", ["llamacpp:tokens_predicted_total {}", "sglang:generation_tokens_total {}"]
@@ -364,14 +395,12 @@ class TestRates:
 
     def test_idle_engine(self) -> None:
         earlier, later = (
-            counters(at, steps=5, step_tokens=9, generated=4, drafts=2, accepted=1)
-            for at in (0.0, 5.0)
+            counters(at, steps=5, generated=4, drafts=2, accepted=1) for at in (0.0, 5.0)
         )
         rates = between(earlier, later)
         assert rates.steps_per_second_per_engine == 0.0
         assert rates.generation_tokens_per_second == 0.0
-        assert rates.tokens_per_iteration is None
-        assert rates.prefill_token_share is None
+        assert rates.prompt_tokens_per_second is None
         assert rates.tokens_per_step is None
 
     @pytest.mark.parametrize(
@@ -410,7 +439,7 @@ class TestRates:
     @settings(max_examples=150, deadline=None)
     @given(
         st.dictionaries(
-            st.sampled_from(["steps", "step_tokens", "generated", "drafts", "accepted"]),
+            st.sampled_from(["steps", "hits", "generated", "drafts", "accepted"]),
             st.tuples(st.integers(0, 50), st.integers(0, 50)),
         )
     )

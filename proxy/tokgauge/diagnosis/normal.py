@@ -47,6 +47,8 @@ def setup_of(inputs: Inputs, step: StepBytes) -> Setup | None:
         memory=bandwidth.card.memory_kind if bandwidth.card is not None else None,
         layers=streamed.layers if streamed is not None else None,
         dequantised=streamed.dequantised if streamed is not None else None,
+        experts=streamed is not None and streamed.experts > 0,
+        speedup=streamed.speedup if streamed is not None else 1.0,
         parameters=_parameters(streamed, step),
         roof=inputs.roof,
         tensor_parallel=inputs.tensor_parallel,

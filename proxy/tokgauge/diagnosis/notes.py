@@ -19,6 +19,8 @@ ClientSide = Literal["stream", "ask_for_more_tokens"]
 FELT_WAIT = 1.0
 """A wait [s] from which on it interrupts what a person thinks."""
 
+_CLEARLY_LESS = 0.9
+
 _MANY_UNSTREAMED = 0.2
 _MANY_TRUNCATED = 0.05
 
@@ -44,8 +46,8 @@ def notes_on_health(e: Evidence) -> tuple[Note, ...]:
     if (
         shared
         and e.request_ratio is not None
-        and e.normal is not None
-        and e.request_ratio < e.normal.range.low
+        and e.efficiency is not None
+        and e.request_ratio < _CLEARLY_LESS * e.efficiency
     ):
         notes.append("step_is_shared")
     return tuple(notes)

@@ -60,6 +60,15 @@ class EngineMetrics:
         self._prefix_hits = self._counter("prefix_cache_hits", "Cached tokens.")
         self._preemptions = self._counter("num_preemptions", "Cumulative preemptions.")
         self._prompt_tokens = self._counter("prompt_tokens", "Prefill tokens processed.")
+        by_source = Counter(
+            "vllm:prompt_tokens_by_source",
+            "Number of prompt tokens by source.",
+            [*self._values, "source"],
+            registry=self._registry,
+        )
+        self._computed_tokens = by_source.labels(**self._values, source="local_compute")
+        self._hit_tokens = by_source.labels(**self._values, source="local_cache_hit")
+        by_source.labels(**self._values, source="external_kv_transfer")
         self._cached_tokens = self._counter("prompt_tokens_cached", "Cached prompt tokens.")
         self._generation_tokens = self._counter("generation_tokens", "Generation tokens.")
         success = Counter(
@@ -172,6 +181,8 @@ class EngineMetrics:
 
     def first_token(self, sequence: Sequence, now: float) -> None:
         self._prompt_tokens.inc(len(sequence.prompt))
+        self._computed_tokens.inc(len(sequence.prompt) - sequence.cached)
+        self._hit_tokens.inc(sequence.cached)
         self._ttft.observe(now - sequence.arrived)
 
     def tokens(self, count: int, gap: float | None) -> None:

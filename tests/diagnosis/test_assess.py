@@ -131,3 +131,29 @@ def test_prompts_that_the_cache_may_have_given_excuse_and_accuse_nothing() -> No
     assert found.normal.range.high > 0.85
     assert found.prefill_rate is None
     assert found.speed.level == "healthy"
+
+
+@pytest.mark.parametrize(
+    ("context", "ridge", "causes"),
+    [(100, 12.0, ("compute_bound",)), (8_000, 20.0, ())],
+    ids=["short", "long"],
+)
+def test_long_contexts_move_the_batch_at_which_computing_is_the_limit(
+    context: int, ridge: float, causes: tuple[str, ...]
+) -> None:
+    """On this card one takes over at 12 sequences as long as the KV cache is short, at 20 when it
+    holds 8,000 tokens of each. Both are slower than is normal with that.
+    """
+    pages = tuple(
+        Page(EngineReading(at=at, running=16, context_tokens_per_engine=16.0 * context), 16)
+        for at in (0.0, 30.0)
+    )
+    seen = replace(
+        WINDOW, pages=pages, rates=replace(RATES, steps_per_second_per_engine=5.0),
+        decoded=replace(DECODED, sequence_seconds=480.0),
+    )  # fmt: skip
+    found = assess(replace(ALL, roof=ComputeRoof(2 * 7.07e9 / 1.53e-3, 7.07e9), seen=seen))
+    assert found.speed.level == "suspect"
+    assert found.speed.evidence.ridge_batch == pytest.approx(ridge, abs=0.6)
+    assert found.speed.causes == causes
+    assert ("compute_bound" in found.speed.ruled_out) is (not causes)

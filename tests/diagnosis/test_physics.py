@@ -153,33 +153,3 @@ def test_a_draft_of_unknown_size_is_no_reason_to_accuse(inputs: dict[str, Any]) 
         found = measure(proxy, 1, 100, 5.0)
     assert found["efficiency"] is None
     assert "what drafting reads is not known: set speculative_config" in str(found["verdict"])
-
-
-@pytest.mark.parametrize(
-    ("context", "efficiency", "found"),
-    [(100, 0.155, "compute_bound"), (8000, 0.22, None)],
-    ids=["short", "long"],
-)
-def test_long_contexts_move_the_batch_at_which_computing_is_the_limit(
-    inputs: dict[str, Any], context: int, efficiency: float, found: str | None
-) -> None:
-    """On this card one takes over at 12 sequences as long as the KV cache is short, at 20 when it
-    holds 8,000 tokens of each. Both are slower than is normal with that.
-    """
-    parameters = 7.07e9
-    roof = {"matmul_parameters": parameters, "gpu_flops": 2 * parameters / 1.53e-3}
-    with (
-        engine_process(efficiency=efficiency, num_gpu_blocks=100_000) as url,
-        BackgroundProxy(Settings(upstream=url, **inputs, **roof)) as proxy,
-    ):
-        verdict = measure(proxy, 16, context, 8.0)["verdict"]["verdict"]
-    causes = [cause["kind"] for cause in verdict["causes"]]
-    ruled_out = {item["kind"]: item["evidence"] for item in verdict["ruled_out"]}
-    assert verdict["level"] in ("watch", "suspect"), verdict
-    if found is not None:
-        assert causes == [found]
-    else:
-        assert causes == []
-        assert ruled_out["compute_bound"] == (
-            "16 sequences a step; computing becomes the limit from 20 on"
-        )

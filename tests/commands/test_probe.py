@@ -190,10 +190,11 @@ def test_the_card_comes_from_nvml_when_the_server_is_here(
     assert "active_neighbour" in cleared, "idle neighbours are no culprits"
 
 
-def test_slow_for_no_visible_reason_is_suspect_and_accuses_nobody(fast: str) -> None:
-    found = document(
-        fast, "--bandwidth", "40TB/s", "--weights-bytes", "14.141GB", "--max-tokens", "200"
-    )
+def test_slow_for_no_visible_reason_is_suspect_and_accuses_nobody() -> None:
+    with running_engine() as url:
+        found = document(
+            url, "--bandwidth", "5TB/s", "--weights-bytes", "14.141GB", "--max-tokens", "80"
+        )
     assert found["verdict"]["level"] == "suspect"
     assert found["verdict"]["causes"] == []
     assert found["summary"]["tokens_of_others"] == 0
@@ -210,7 +211,7 @@ def test_speculative_decoding_is_divided_out() -> None:
     assert found["summary"]["decode_tokens_per_second"] == pytest.approx(812, rel=0.2)
     assert found["summary"]["tokens_per_step"] == pytest.approx(2, rel=0.2)
     assert found["ceiling"]["share"] == pytest.approx(0.75, rel=0.15)
-    assert found["verdict"]["level"] in ("healthy", "watch")
+    assert found["verdict"]["reason"] == "range_too_wide", "nothing is known of the model's layers"
 
 
 def test_several_runs_give_medians(fast: str) -> None:

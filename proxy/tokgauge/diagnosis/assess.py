@@ -144,7 +144,7 @@ def _doubt(inputs: Inputs, efficiency: Efficiency, normal: Normal | None) -> NoE
     share = efficiency.ratio
     if not isinstance(seen, StreamSeen) or share is None:
         return None
-    if seen.alone is False and normal is not None and normal.band in ("watch", "suspect"):
+    if seen.alone is False and (normal is None or not normal.tells or normal.band != "healthy"):
         return NoEfficiency(why="others_served", share=share, tokens=seen.tokens_of_others)
     per_step = seen.tokens_per_step
     if per_step is not None and per_step > 1 and draft_unknown is not None:

@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-__all__ = ["THROTTLE_REASONS", "GpuProcess", "GpuReading", "ProcessKind", "Snapshot"]
+__all__ = [
+    "THROTTLE_REASONS",
+    "GpuProcess",
+    "GpuReading",
+    "ProcessKind",
+    "Snapshot",
+    "ratio_of",
+]
 
 ProcessKind = Literal["compute", "mps", "graphics"]
 
@@ -91,3 +98,10 @@ class Snapshot:
     def age(self, now: float) -> float:
         """Seconds since this snapshot was taken. A sampler that hangs shows itself here."""
         return now - self.at
+
+
+def ratio_of(percent: float | None) -> float | None:
+    """0 to 1; None for what is none: older drivers report shares above 100."""
+    if percent is None or not 0 <= percent <= 100:
+        return None
+    return percent / 100

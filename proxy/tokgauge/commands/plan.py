@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from tokgauge.commands._cards import named_cards
+from tokgauge.commands._cards import card_roof, named_cards
 from tokgauge.commands._output import print_json, terminal
 from tokgauge.commands._plan_line import vllm_line
 from tokgauge.commands._plan_memory import Format, Hardware, Memory, Wish, plan_memory
@@ -25,7 +25,7 @@ from tokgauge.commands._quantities import (
     TOKENS,
 )
 from tokgauge.gpu.catalogue import Card
-from tokgauge.model.ceiling import ComputeRoof, serving_bandwidth, step_bytes, step_ceiling
+from tokgauge.model.ceiling import serving_bandwidth, step_bytes, step_ceiling
 from tokgauge.model.config import ModelConfig
 from tokgauge.model.estimate import estimate_weights
 from tokgauge.model.kv import KvCache, KvUnknown
@@ -261,9 +261,7 @@ def _speed(
     read = step_bytes(
         streamed.bytes_per_step(wish.users), kv, [wish.context] * wish.users, tensor_parallel=tensor
     )
-    roof = None
-    if card.dense_flops is not None and streamed.parameters is not None:
-        roof = ComputeRoof(card.dense_flops * tensor * streamed.speedup, streamed.parameters)
+    roof = card_roof(card.dense_flops, streamed, tensor)
     serving = serving_bandwidth(card.bandwidth_bytes_per_second, tensor)
     limit = step_ceiling(serving, read, wish.users, roof)
     return (

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 from tokgauge import __version__
 from tokgauge.diagnosis.figures import Figures
-from tokgauge.export.prometheus import PUBLISHED
+from tokgauge.export.families import PUBLISHED
 from tokgauge.export.published import Published
 from tokgauge.pages.status import PAGE, POLICY
 from tokgauge.serve.background import BackgroundProxy

@@ -13,7 +13,7 @@ from tokgauge.commands._output import print_json, terminal
 from tokgauge.commands._plan_line import vllm_line
 from tokgauge.commands._plan_memory import Format, Hardware, Memory, Wish, plan_memory
 from tokgauge.commands._plan_money import Costs, Money, plan_money
-from tokgauge.commands._plan_show import show
+from tokgauge.commands._plan_show import document, show
 from tokgauge.commands._quantities import (
     AMOUNT,
     BITS,
@@ -145,24 +145,11 @@ def command(
     money: list[Money] = []
     lines: list[str] = []
     for form, weights in _formats(params, bits, model, config):
-        plan = plan_memory(form, kv if isinstance(kv, KvCache) else None, wish, hardware)
-        if plan is None:
-            raise click.ClickException(
-                f"a card of {hardware.card_bytes / _GB:.0f} GB has nothing left for weights: "
-                f"{utilization:.0%} of it is less than --activations and --cuda-graphs"
-            )
+        plan = _memory(form, kv, wish, hardware)
         planned = (speed, "measured") if speed else _speed(plan, weights, kv, card, wish)
         plans.append(plan)
         money.append(plan_money(plan.cards_used, costs, planned))
-        lines.append(
-            vllm_line(
-                plan, model, wish,
-                utilization=utilization,
-                kv_cache_dtype=kv_cache_dtype,
-                longest_context=config.max_context if config is not None else None,
-                stored_bits=None if form.label == "as stored" else 16,
-            )
-        )  # fmt: skip
+        lines.append(vllm_line(plan, model, wish, config, utilization, kv_cache_dtype))
     assumptions = {
         "users": users,
         "context_tokens": context,
@@ -179,13 +166,19 @@ def command(
         **asdict(costs),
     }
     if as_json:
-        formats = [
-            {**asdict(plan), "cards_used": plan.cards_used, "money": asdict(cost), "command": line}
-            for plan, cost, line in zip(plans, money, lines, strict=True)
-        ]
-        print_json({"assumptions": assumptions, "formats": formats})
+        print_json(document(plans, money, lines, assumptions))
     else:
         show(terminal(), plans, money, lines, assumptions, config)
+
+
+def _memory(form: Format, kv: KvCache | KvUnknown, wish: Wish, hardware: Hardware) -> Memory:
+    plan = plan_memory(form, kv if isinstance(kv, KvCache) else None, wish, hardware)
+    if plan is None:
+        raise click.ClickException(
+            f"a card of {hardware.card_bytes / _GB:.0f} GB has nothing left for weights: "
+            f"{hardware.utilization:.0%} of it is less than --activations and --cuda-graphs"
+        )
+    return plan
 
 
 def _card(gpu: str | None) -> Card | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tokgauge.gpu.readings import GpuProcess, GpuReading, Snapshot
+from tokgauge.gpu.readings import GpuProcess, GpuReading, Snapshot, whole_sum
 
 __all__ = [
     "DEFAULT_ENGINE_NAMES",
@@ -291,22 +291,21 @@ def _neighbour(process: GpuProcess, gpu_busy: bool | None) -> Neighbour:
 
 def _unexplained_memory(reading: GpuReading) -> bool | None:
     """True when much more memory is in use than the listed processes hold; None when not told."""
-    held = [process.used_memory_bytes for process in reading.processes or ()]
-    known = [amount for amount in held if amount is not None]
-    if reading.memory_used_bytes is None or len(known) < len(held):
+    held = whole_sum(process.used_memory_bytes for process in reading.processes or ())
+    if reading.memory_used_bytes is None or held is None:
         return None
     allowance = max(
         _UNEXPLAINED_MEMORY_BYTES, _UNEXPLAINED_MEMORY_SHARE * (reading.memory_total_bytes or 0)
     )
-    return reading.memory_used_bytes - sum(known) > allowance
+    return reading.memory_used_bytes - held > allowance
 
 
 def _held_by(neighbours: Sequence[Neighbour]) -> str:
     count = f"{len(neighbours)} neighbour{'s' if len(neighbours) > 1 else ''}"
-    known = [item.memory_bytes for item in neighbours if item.memory_bytes is not None]
-    if len(known) < len(neighbours):
+    held = whole_sum(item.memory_bytes for item in neighbours)
+    if held is None:
         return f"{count} with memory that NVML does not tell"
-    return f"{count} with {_mib(sum(known))} of memory"
+    return f"{count} with {_mib(held)} of memory"
 
 
 def _describe(neighbour: Neighbour) -> str:

@@ -56,7 +56,7 @@ _HEAD = """\
 #
 # The environment wins over this file (TOKGAUGE_STREAM_IDLE_TIMEOUT for stream_idle_timeout), flags
 # win over both (--stream-idle-timeout). A wrong name or value is refused at the start.
-# Written by docs/generate.py from proxy/tokgauge/settings.py.
+# Written by docs/generate.py from proxy/tokgauge/settings/fields.py.
 """
 
 

@@ -505,8 +505,8 @@ SITUATIONS = [
         says=("the engine decoded during only 4 % of the time",),
     ),
     Situation(
-        "the caller says that it was too little",
-        Evidence(efficiency=0.3, enough_traffic=False),
+        "too few steps were seen",
+        Evidence(no_efficiency=NoEfficiency(why="few_steps")),
         "not_judged",
         reason="too_little_traffic",
     ),
@@ -718,7 +718,6 @@ def test_threshold(
         ("window_seconds", 641.0, 640.0, {"decoded_tokens": 64}),
         ("mean_batch", 0.89, 0.9, {}),
         ("prefill_share", 0.5, 0.49, {}),
-        ("enough_traffic", False, True, {}),
     ],
 )
 def test_threshold_of_judging(
@@ -763,7 +762,6 @@ _WORDS = {
         needed=st.integers(1, 20),
     ),
     "speculative": st.sampled_from([None, True, False]),
-    "enough_traffic": st.sampled_from([None, True, False]),
 }
 _COUNTS = ("decoded_tokens", "neighbours", "neighbour_memory_bytes", "waiting")
 _ANYTHING = st.builds(

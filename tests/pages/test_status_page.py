@@ -12,13 +12,13 @@ import httpx2
 import pytest
 from tokgauge import __version__
 from tokgauge.diagnosis.figures import Figures
-from tokgauge.export.prometheus import PUBLISHED
+from tokgauge.export.families import PUBLISHED
 from tokgauge.export.published import Published
 from tokgauge.pages.status import PAGE, POLICY
 from tokgauge.serve.background import BackgroundProxy
 from tokgauge.settings import Settings
 from tokgauge.simulator.checkpoint import write_bf16
-from tokgauge.simulator.gpu import SimulatedNvml
+from tokgauge.simulator.nvml import SimulatedNvml
 from tokgauge.simulator.profile import EngineProfile
 from tokgauge.simulator.server import running_engine
 

@@ -33,13 +33,14 @@ class Decoded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """decoded: None where nothing is known of the steps, and `because` says why. prompt_tokens,
-    first_token: of a load of one sequence; tokens that were computed, seconds until the first one
-    of the answer.
+    """decoded: None where nothing is known of the steps, and `because` says why. together: the most
+    sequences that decoded at once. prompt_tokens, first_token: of a load of one sequence; tokens
+    that were computed, seconds until the first one of the answer.
     """
 
     decoded: Decoded | None = None
     because: str | None = None
+    together: int | None = None
     prompt_tokens: float | None = None
     first_token: float | None = None
 

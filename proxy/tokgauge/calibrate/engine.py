@@ -191,6 +191,7 @@ class EngineBench:
         return Measured(
             decoded=decoded if isinstance(decoded, Decoded) else None,
             because=decoded if isinstance(decoded, str) else None,
+            together=_together(answers),
             prompt_tokens=prompt,
             first_token=first,
         )
@@ -223,6 +224,12 @@ def _decoded(answers: list[Streamed], looks: list[EngineReading]) -> Decoded | s
     return Decoded(
         steps=mean(gaps), seconds=step * mean(gaps), sequences=len(answers), context=context
     )
+
+
+def _together(answers: list[Streamed]) -> int:
+    """The most answers between their first token and their last at one moment."""
+    spans = [(a.arrivals[0], a.arrivals[-1]) for a in answers if a.arrivals]
+    return max((sum(b <= begin < e for b, e in spans) for begin, _ in spans), default=0)
 
 
 def _tokens_per_event(answers: list[Streamed]) -> float:

@@ -129,7 +129,8 @@ class _Run:
         if decoded is None:
             because = seen.because or "nothing was told"
             self.found.failed[because] = self.found.failed.get(because, 0) + 1
-            self._together = max(1, min(self._together, load.sequences - 1))
+            if seen.together is not None and seen.together < load.sequences:
+                self._together = max(1, seen.together)
             return
         work = StepWork(
             steps=decoded.steps,

@@ -119,7 +119,12 @@ class EngineBench:
         own, self._own_tokens, before = self._own_tokens, 0, self._before
         self._before = found
         if busy:
-            return f"{busy} requests of others run or wait on the engine"
+            what = (
+                "1 request of others runs or waits"
+                if busy == 1
+                else (f"{busy} requests of others run or wait")
+            )
+            return f"{what} on the engine"
         if found.kind != "vllm" or before is None:
             return None  # others count the tokens of a request when it ends
         if found.generation_tokens_total is None or before.generation_tokens_total is None:

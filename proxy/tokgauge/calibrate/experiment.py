@@ -16,6 +16,12 @@ LONGEST = 170.0
 """Seconds that the experiment takes at most, about."""
 
 _FOR_PROMPTS = 0.25
+_OF_ONE_LOAD = 0.015
+"""Of the time: 2.5 s of 170 s tell a step's time well."""
+
+_OF_LONG_PROMPTS = 0.1
+"""Of the time, for the prompts of one load: they only fill the cache."""
+
 _SHORTEST_ROOM = 64
 _WITHOUT_LIMIT = 8192
 """Tokens of context where the engine does not tell how long it may be."""
@@ -78,7 +84,8 @@ class _Run:
     async def all(self) -> None:
         await self._nobody_else()
         pace = await self._first()
-        for sequences, context in plan.loads(self._longest):
+        affordable = pace.prompt_tokens_per_second * self._at_most * _OF_LONG_PROMPTS
+        for sequences, context in plan.loads(self._longest, affordable):
             if sequences <= self._together:
                 await self._steps(sequences, context, pace, 1 - _FOR_PROMPTS)
         for tokens in plan.prompts(self._longest):
@@ -88,11 +95,14 @@ class _Run:
         self.found.seconds = self._passed()
 
     async def _first(self) -> Pace:
-        """One load that only tells the speed: the first of an engine is a slow one."""
-        context = min(512, self._longest)
-        room = max(1, min(_SHORTEST_ROOM, self._room - context - 1))
+        """Loads that only tell the speed, and before that how many tokens a word has.
+
+        The first requests of an engine are slow ones, so they count nowhere.
+        """
+        room = max(1, min(_SHORTEST_ROOM, self._room // 4))
         seen: Measured | None = None
-        for what in ("warm-up", "first speed"):
+        for what, context in (("warm-up", self._longest // 16), ("speed", self._longest // 3)):
+            context = max(1, min(512, context))
             self._progress(what, self._passed() / self._at_most)
             seen = await self._bench.measure(Load(1, context, room))
         if seen is None or seen.decoded is None:
@@ -107,9 +117,8 @@ class _Run:
         read = self._bytes_of(
             Decoded(steps=1, seconds=1, sequences=sequences, context=sequences * context)
         )
-        tokens = plan.tokens_for(
-            sequences, context, read * pace.seconds_per_byte, self._room - context - 1
-        )
+        steps = self._at_most * _OF_ONE_LOAD / (read * pace.seconds_per_byte)
+        tokens = plan.tokens_for(sequences, context, steps, self._room - context - 1)
         load = Load(sequences, context, tokens)
         if self._fits(load, read, pace, share):
             await self._measure(load, f"{sequences} x {context} tokens of context")

@@ -14,8 +14,7 @@ _LONG = 8192
 _MOST_TOGETHER = 131_072
 """Tokens of all prompts of a load: computing them takes time that tells nothing of steps."""
 
-_POINT_SECONDS = 2.5
-_LEAST_STEPS, _MOST_STEPS = 24, 300
+_LEAST_STEPS, _MOST_STEPS = 16, 300
 _BETWEEN = 0.3
 """Seconds that a load takes beside its steps and prompts."""
 
@@ -35,13 +34,14 @@ class Pace:
         return load.tokens * read * self.seconds_per_byte + prompts + _BETWEEN
 
 
-def loads(longest: int) -> Iterator[tuple[int, int]]:
+def loads(longest: int, affordable: float) -> Iterator[tuple[int, int]]:
     """Sequences and context, those that tell most first: both ends, then between; then again.
 
-    longest: context in tokens that a sequence may have.
+    longest: context in tokens that a sequence may have. affordable: tokens of prompts that there is
+    time for in a load of four sequences.
     """
     short = min(SHORT, longest // 4)
-    long = min(_LONG, longest)
+    long = max(2 * short, min(_LONG, longest, int(affordable / 4)))
     middle = round((short * long) ** 0.5)
     once = (
         (1, short), (1, long), (16, short), (4, long), (16, middle), (64, short), (4, middle),
@@ -63,11 +63,11 @@ def prompts(longest: int) -> Iterator[int]:
     yield from (*lengths, *lengths)
 
 
-def tokens_for(sequences: int, context: int, step_seconds: float, room: int) -> int:
-    """Length of the answers: enough steps after the last sequence has joined.
+def tokens_for(sequences: int, context: int, steps: float, room: int) -> int:
+    """Length of the answers: about so many steps after the last sequence has joined.
 
     While prompts are computed in parts, the first sequences decode already.
     """
-    joining = 8 + sequences * context // 512
-    steps = min(_MOST_STEPS, max(_LEAST_STEPS, round(_POINT_SECONDS / step_seconds)))
-    return max(1, min(room, joining + steps))
+    joining = 8 + sequences * context // 512 if sequences > 1 else 2
+    wanted = round(min(_MOST_STEPS, max(_LEAST_STEPS, steps)))
+    return max(1, min(room, joining + wanted))

@@ -19,7 +19,7 @@ from tokgauge.diagnosis.linear import Matrix, Solution, solve
 
 Constant = Literal["fixed", "per_sequence", "bandwidth", "prefill"]
 
-_MATTERS = 0.15
+_MATTERS = 0.25
 """A constant is told where its error is no larger than this share of all that was observed …"""
 
 _TOLD = 0.30

@@ -189,9 +189,10 @@ class EngineBench:
         if alone is not None and alone.usage.prompt is not None:
             prompt = alone.usage.prompt - (alone.usage.cached_prompt or 0)
             first = alone.arrivals[0] - alone.sent_at
-        self._merged = _tokens_per_event(answers) > _ONE_TOKEN_PER_EVENT
+        merged = _tokens_per_event(answers) > _ONE_TOKEN_PER_EVENT
+        self._merged = self._merged or merged  # then its page is looked at from now on
         decoded = _decoded(answers, looks)
-        if late and not self._merged:
+        if late and not merged:
             decoded = "this machine could not read so many streams in time"
         return Measured(
             decoded=decoded if isinstance(decoded, Decoded) else None,

@@ -24,8 +24,9 @@ def settings_options() -> list[click.Parameter]:
 
 
 def engine_options() -> list[click.Parameter]:
-    """The same with the settings that speak of the engine only, for a command that names it."""
-    fields = {name: info for name, info in Engine.model_fields.items() if name != "upstream"}
+    """The same with the settings that tell of the engine, for a command that is given its URL."""
+    own = ("upstream", "calibration")
+    fields = {name: info for name, info in Engine.model_fields.items() if name not in own}
     return [_config(), *_options(fields)]
 
 

@@ -116,7 +116,7 @@ def test_the_rate_of_prompts_is_told() -> None:
 
 
 def test_a_short_limit_of_context_is_kept() -> None:
-    engine = VirtualEngine()
+    engine = VirtualEngine(weights=1e9, fixed=1e-4)  # time for more steps than there is room
     run(engine, context_length=512)
     assert engine.loads
     assert max(load.context + load.tokens for load in engine.loads) <= 512

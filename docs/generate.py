@@ -41,6 +41,7 @@ EXAMPLES: dict[str, object] = {
     "kv_bytes_per_token": 57344.0,
     "kv_cache_dtype": "fp8",
     "speculative_config": '{"method": "ngram", "num_speculative_tokens": 4}',
+    "calibration": "/var/lib/tokgauge/calibration.json",
     "engine_process": "vllm|VLLM",
     "admin_port": 9090,
     "first_byte_timeout": 120.0,

@@ -14,7 +14,7 @@ from tokgauge.simulator.server import running_engine
 
 from tests.support.process import run, serving
 
-COMMANDS = ["serve", "demo", "simulate", "probe", "ceiling", "plan", "check"]
+COMMANDS = ["serve", "demo", "simulate", "probe", "calibrate", "ceiling", "plan", "check"]
 UPSTREAM = ("--upstream", "http://127.0.0.1:9")
 
 

@@ -51,6 +51,14 @@ def test_certificates_that_cannot_be_read(engine: ScriptedEngine, tmp_path: Path
     assert "upstream_ca_file" in said
 
 
+def test_a_calibration_that_cannot_be_read(engine: ScriptedEngine, tmp_path: Path) -> None:
+    broken = tmp_path / "calibration.json"
+    options = ("--upstream", engine.url, "--calibration", str(broken))
+    assert f"{broken} cannot be read" in failed(*options, workers="1")
+    broken.write_text("{}")
+    assert f"{broken} is not a file of tokgauge calibrate" in failed(*options, workers="1")
+
+
 def test_an_extra_that_is_missing(engine: ScriptedEngine, tmp_path: Path) -> None:
     (tmp_path / "opentelemetry.py").write_text("raise ImportError('not here')")
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])

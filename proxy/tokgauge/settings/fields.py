@@ -101,6 +101,11 @@ class Engine(Trimming):
         description="vLLM's --speculative-config, as JSON: what drafting reads is part of a step. "
         "Without it an engine that decodes speculatively is not judged.",
     )
+    calibration: Path | None = Field(
+        None,
+        description="File that tokgauge calibrate wrote: constants measured on this engine. "
+        "Default: typical ones.",
+    )
     engine_pids: Pids = Field(
         (), description="Process ids of the engine as nvidia-smi on the host shows them."
     )

@@ -22,7 +22,6 @@ lint: .venv/installed-test
 	.venv/bin/mypy
 
 test: lint services
-	.venv/bin/mypy grafana
 	.venv/bin/pytest -n 2 --dist loadfile -m "not timed"
 	.venv/bin/pytest -n 2 --dist loadfile -m timed
 

@@ -21,9 +21,9 @@ from tokgauge.model.architectures import known_architectures
 from tokgauge.settings import DURATION_BUCKETS, Engine, Settings
 
 ROOT = Path(__file__).parent.parent
-sys.path.append(str(ROOT / "docs"))  # where tests load this file, its neighbour is not found else
+sys.path.insert(0, str(ROOT))  # run as a script, its neighbours have the names they have elsewhere
 
-from normal_tables import NORMAL_TABLES  # noqa: E402
+from docs.normal_tables import NORMAL_TABLES  # noqa: E402
 
 EXAMPLES: dict[str, object] = {
     "upstream": "http://127.0.0.1:8000",

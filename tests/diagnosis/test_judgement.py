@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -704,7 +704,7 @@ THRESHOLDS = [
 
 @pytest.mark.parametrize(("name", "innocent", "guilty", "kind", "others"), THRESHOLDS)
 def test_threshold(
-    name: str, innocent: float, guilty: float, kind: CauseKind, others: dict[str, float | None]
+    name: str, innocent: Any, guilty: Any, kind: CauseKind, others: dict[str, Any]
 ) -> None:
     slow = replace(CLEAN, efficiency=0.4, **others)
     assert diagnose(replace(slow, **{name: innocent})).causes == ()
@@ -721,7 +721,7 @@ def test_threshold(
     ],
 )
 def test_threshold_of_judging(
-    name: str, too_little: float, enough: float, others: dict[str, float | None]
+    name: str, too_little: Any, enough: Any, others: dict[str, Any]
 ) -> None:
     slow = replace(CLEAN, efficiency=0.4, **others)
     assert diagnose(replace(slow, **{name: too_little})).level == "not_judged"

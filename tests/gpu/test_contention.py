@@ -102,7 +102,7 @@ def test_a_throttled_card_is_not_contended(nvml: SimulatedNvml, reader: NvmlRead
     snapshot = reader.read()
     (contention,) = judge_snapshot(snapshot, EngineOnGpu(), True)
     assert contention.state == "idle_neighbours"
-    assert snapshot.gpus[0].throttle_reasons == {"sw_power_cap", "sw_thermal_slowdown"}
+    assert snapshot.gpus[0].throttle_reasons == frozenset({"sw_power_cap", "sw_thermal_slowdown"})
 
 
 @pytest.mark.parametrize(

@@ -49,8 +49,8 @@ def test_no_error_of_any_function_gets_out(nvml: SimulatedNvml, function: str) -
     seldom = {"nvmlDeviceGetMemoryInfo", "nvmlShutdown", "nvmlGpmSampleFree"}
     for code in [*KNOWN_ERRORS, 12345]:
         nvml.scene = replace(scene, errors={function: code})
-        clock = iter(range(1000))
-        reader = NvmlReader(process_names=True, clock=lambda clock=clock: float(next(clock)))
+        clock = map(float, range(1000))
+        reader = NvmlReader(process_names=True, clock=clock.__next__)
         snapshots = [reader.read(), reader.read()]
         reader.close()
         idle = function == "nvmlDeviceGetProcessUtilization" and code == NOT_FOUND

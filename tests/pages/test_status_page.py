@@ -182,7 +182,10 @@ def test_json_has_every_published_metric_and_no_number_that_is_none() -> None:
     published = Published(PUBLISHED)
     assert published.samples() is None
     name = "tokgauge_memory_bandwidth_utilization_ratio"
-    samples = [(("qwen", "streamed"), 0.75), (("qwen", "checkpoint"), float("nan"))]
+    samples: list[tuple[tuple[str, ...], float]] = [
+        (("qwen", "streamed"), 0.75),
+        (("qwen", "checkpoint"), float("nan")),
+    ]
     published.publish(Figures(at=time.monotonic(), samples={name: samples}))
     found = published.samples()
     assert found is not None

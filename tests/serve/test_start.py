@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -26,7 +27,7 @@ def engine() -> Iterator[ScriptedEngine]:
         yield engine
 
 
-def failed(*options: str, workers: str, port: int = 0, **variables: str) -> str:
+def failed(*options: str, workers: str, port: int = 0, **variables: Any) -> str:
     """What a start says that must fail."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -39,10 +39,12 @@ FIGURES = (
     Figure("memory_5000_kib", "memory per idle stream, 5,000 streams [KiB]"),
     Figure("growth_kib", "growth of memory over the requests [KiB]", 0),
     Figure("growth_requests", "… number of requests", 0),
-    Figure("scrape_longest_ms", "longest delay of an event, scraped twice a second [ms]"),
+    Figure("scrape_longest_ms", "longest delay of an event, scraped, ten pages open [ms]"),
     Figure("no_scrape_longest_ms", "… not scraped [ms]"),
     Figure("scrape_p99_ms", "p99 delay of an event, scraped [ms]", 2),
     Figure("no_scrape_p99_ms", "… not scraped [ms]", 2),
+    Figure("scrape_p999_ms", "p99.9 delay of an event, scraped [ms]", 2),
+    Figure("no_scrape_p999_ms", "… not scraped [ms]", 2),
 )
 
 

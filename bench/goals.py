@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bench.candidates import litellm, nginx, plain, tokgauge, vllm_router
+from bench.candidates import litellm, nginx, plain, tokgauge, two_relays, vllm_router
 from bench.figures import Results
 
 _OWN = tokgauge.NAME
 _YARDSTICK_US = 1.05
 """Time in which msgspec decodes the reference event on the machine that the limits were set on."""
+
+
+_RELAYED = (("CPU per request", "request_cpu_us"), ("CPU per event, in step", "step_cpu_us"))
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,10 @@ def judge(results: Results, per_event: dict[str, float] | None) -> list[Verdict]
         against("CPU per request", "request_cpu_us", plain.NAME, 1 / 8, 1 / 12),
         against("added time to first event, p50", "low_ttft_p50_us", nginx.NAME, 3.0, 2.0),
     ]
+    for title, key in (*_RELAYED, staggered):
+        two, one = results.median(two_relays.NAME, key), results.median(_OWN, key)
+        share = two / one if two is not None and one else None
+        verdicts.append(Verdict(f"{title}, a relay among two ÷ one alone", share, 1.05, 1.0, "x"))
     scale = per_event["msgspec_reference_us"] / _YARDSTICK_US if per_event else 1.0
     verdicts.append(
         Verdict(
@@ -79,12 +86,14 @@ def judge(results: Results, per_event: dict[str, float] | None) -> list[Verdict]
     idle = results.median(_OWN, "memory_mib")
     verdicts.append(Verdict("resident memory when idle, all processes", idle, 130.0, 110.0, "MiB"))
     growth = results.median(_OWN, "growth_kib")
-    verdicts.append(Verdict("growth of memory", growth, 4096.0, 1024.0, "KiB"))
+    asked = results.median(_OWN, "growth_requests") or 200_000
+    title = f"growth of memory over {asked:,.0f} requests"
+    verdicts.append(Verdict(title, growth, 4096.0, 1024.0, "KiB"))
     longest = [results.median(_OWN, f"{kind}_p999_ms") for kind in ("scrape", "no_scrape")]
     scraped, quiet = longest
     verdicts.append(
         Verdict(
-            "p99.9 of an event's delay while it is scraped ÷ while it is not",
+            "p99.9 of an event's delay, scraped and with ten pages open ÷ without",
             scraped / quiet if scraped is not None and quiet else None,
             2.0, 1.2, "x",
         )

@@ -29,6 +29,9 @@ MEMORY_STREAMS = (1_000, 5_000)
 MOST_AT_HALF = 256
 """Streams beyond which engine and client on their one core would be what is measured."""
 
+_PAGES = 10
+"""Status pages that are open while the metrics are scraped."""
+
 _SETTLE = 0.5
 _LEAST = 0.95
 """Share of the expected events and reads below which a measurement is void."""
@@ -105,6 +108,9 @@ class Bench:
 
     async def idle(self, candidates: Sequence[Candidate]) -> None:
         """CPU time that candidates use without traffic; later figures are without it."""
+        for candidate in candidates:
+            # One that has answered may still be starting: another of its processes did.
+            await _comes_to_rest(candidate, 1.0)
         for _ in range(self._plan.rounds):
             before = {candidate.name: candidate.cpu_seconds() for candidate in candidates}
             start = time.monotonic()
@@ -188,7 +194,7 @@ class Bench:
                         self._add_delays(one, "half", times, seen, base)
 
     async def scrapes(self, candidate: Candidate) -> None:
-        """Delay of events with and without scrapes of the metrics."""
+        """Delay of events with and without scrapes of the metrics and open pages."""
         plan = self._plan
         await self._mode(interval=INTERVAL, slots=STREAMS[0], events=0)
         for kind in ("no_scrape", "scrape"):
@@ -197,7 +203,7 @@ class Bench:
                     candidate, f"{kind}_longest_ms", f"{kind}_p99_ms", f"{kind}_p999_ms"
                 ):
                     scraping = asyncio.create_task(
-                        _scrape(candidate.port) if kind == "scrape" else asyncio.sleep(0)
+                        _look(candidate.port) if kind == "scrape" else asyncio.sleep(0)
                     )
                     try:
                         seen = await self._watch(
@@ -412,12 +418,8 @@ class Bench:
             answer = await client.post(f"{self._engine}/bench/cut")
         if (left := answer.json()) and candidate.child is not None:
             logger.info("%s: %d streams ran on without their clients: cut", candidate.name, left)
-        deadline = time.monotonic() + _REST_LIMIT
-        while time.monotonic() < deadline:
-            start, cpu = time.monotonic(), candidate.cpu_seconds()
-            await asyncio.sleep(0.1)
-            if candidate.cpu_seconds() - cpu < _AT_REST * (time.monotonic() - start):
-                return
+        if await _comes_to_rest(candidate, 0.1):
+            return
         if candidate.child is not None:  # it would take CPU time from those that come next
             candidate.child.stop()
             reason = f"still busy {_REST_LIMIT:.0f} s after its clients had left"
@@ -541,9 +543,26 @@ async def _answers(tally: load.Tally, wanted: int, deadline: float) -> None:
         await asyncio.sleep(0.05)
 
 
-async def _scrape(port: int) -> None:
+async def _comes_to_rest(candidate: Candidate, seconds: float) -> bool:
+    """Whether it does hardly anything over so many seconds before long."""
+    deadline = time.monotonic() + _REST_LIMIT
+    while time.monotonic() < deadline:
+        start, cpu = time.monotonic(), candidate.cpu_seconds()
+        await asyncio.sleep(seconds)
+        if candidate.cpu_seconds() - cpu < _AT_REST * (time.monotonic() - start):
+            return True
+    return False
+
+
+async def _look(port: int) -> None:
+    """What a Prometheus and ten open status pages ask for."""
     async with httpx2.AsyncClient() as client:
-        while True:
-            await asyncio.sleep(0.5)
-            answer = await client.get(f"http://127.0.0.1:{port}/tokgauge/metrics")
-            answer.raise_for_status()
+        pages = (_ask_again(client, port, "live", 2.0) for _ in range(_PAGES))
+        await asyncio.gather(_ask_again(client, port, "metrics", 0.5), *pages)
+
+
+async def _ask_again(client: httpx2.AsyncClient, port: int, page: str, seconds: float) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        answer = await client.get(f"http://127.0.0.1:{port}/tokgauge/{page}")
+        answer.raise_for_status()

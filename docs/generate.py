@@ -21,9 +21,9 @@ from tokgauge.model.architectures import known_architectures
 from tokgauge.settings import DURATION_BUCKETS, Engine, Settings
 
 ROOT = Path(__file__).parent.parent
-sys.path.append(str(ROOT / "docs"))  # where tests load this file, its neighbour is not found else
+sys.path.insert(0, str(ROOT))  # run as a script, its neighbours have the names they have elsewhere
 
-from normal_tables import NORMAL_TABLES  # noqa: E402
+from docs.normal_tables import NORMAL_TABLES  # noqa: E402
 
 EXAMPLES: dict[str, object] = {
     "upstream": "http://127.0.0.1:8000",
@@ -41,6 +41,7 @@ EXAMPLES: dict[str, object] = {
     "kv_bytes_per_token": 57344.0,
     "kv_cache_dtype": "fp8",
     "speculative_config": '{"method": "ngram", "num_speculative_tokens": 4}',
+    "calibration": "/var/lib/tokgauge/calibration.json",
     "engine_process": "vllm|VLLM",
     "admin_port": 9090,
     "first_byte_timeout": 120.0,
@@ -56,7 +57,7 @@ _HEAD = """\
 #
 # The environment wins over this file (TOKGAUGE_STREAM_IDLE_TIMEOUT for stream_idle_timeout), flags
 # win over both (--stream-idle-timeout). A wrong name or value is refused at the start.
-# Written by docs/generate.py from proxy/tokgauge/settings.py.
+# Written by docs/generate.py from proxy/tokgauge/settings/fields.py.
 """
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from evidence import EXAMPLES, Measured, card_named, decoding, prompts
 from tokgauge.diagnosis import typical
 from tokgauge.diagnosis.expected_time import FAR, Interval
+
+from docs.evidence import EXAMPLES, Measured, card_named, decoding, prompts
 
 _CONSTANTS: tuple[tuple[str, Interval, str, str], ...] = (
     (

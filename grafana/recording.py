@@ -23,7 +23,8 @@ from panels import Json
 from tokgauge.serve.background import BackgroundProxy
 from tokgauge.settings import Settings
 from tokgauge.simulator.demo_scenes import demo_scenes
-from tokgauge.simulator.gpu import Scene, SimulatedNvml
+from tokgauge.simulator.gpu import Scene
+from tokgauge.simulator.nvml import SimulatedNvml
 from tokgauge.simulator.profile import EngineProfile, changed
 from tokgauge.simulator.server import running_engine
 

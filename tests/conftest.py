@@ -15,7 +15,7 @@ from tests.support.metrics import Scrape, Watch, scrape
 
 if TYPE_CHECKING:
     from tokgauge.serve.background import BackgroundProxy
-    from tokgauge.simulator.gpu import SimulatedNvml
+    from tokgauge.simulator.nvml import SimulatedNvml
 
 MODELS = ("qwen", "gemma")
 
@@ -123,7 +123,8 @@ def new_rig() -> Iterator[Callable[..., Rig]]:
 @pytest.fixture
 def nvml() -> Iterator["SimulatedNvml"]:
     """The founding scene's GPU, as pynvml sees it."""
-    from tokgauge.simulator.gpu import SimulatedNvml, founding_scene
+    from tokgauge.simulator.gpu_scenes import founding_scene
+    from tokgauge.simulator.nvml import SimulatedNvml
 
     gpu = SimulatedNvml(founding_scene())
     gpu.install()

@@ -14,7 +14,7 @@ from tokgauge.simulator.server import running_engine
 
 from tests.support.process import run, serving
 
-COMMANDS = ["serve", "demo", "simulate", "probe", "ceiling", "plan", "check"]
+COMMANDS = ["serve", "demo", "simulate", "probe", "calibrate", "ceiling", "plan", "check"]
 UPSTREAM = ("--upstream", "http://127.0.0.1:9")
 
 
@@ -122,6 +122,5 @@ def test_settings_from_all_three_places(tmp_path: Path) -> None:
     config = tmp_path / "tokgauge.toml"
     with running_engine() as engine:
         config.write_text('upstream = "http://127.0.0.1:9"\nlog_level = "error"\n')
-        variables = {"TOKGAUGE_CONFIG": str(config), "TOKGAUGE_LOG_LEVEL": "debug"}
-        with serving(engine, **variables) as proxy:
+        with serving(engine, TOKGAUGE_CONFIG=str(config), TOKGAUGE_LOG_LEVEL="debug") as proxy:
             assert f"engine {engine}" in proxy.text

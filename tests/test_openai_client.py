@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import anthropic
@@ -200,7 +201,7 @@ def test_openai_reasoning(thinking_pair: Pair) -> None:
     ):
         for call in (CALLS["chat"], CALLS["chat_stream"]):
             expected = outcome(direct, call)
-            assert in_one_read(lambda call=call: outcome(proxied, call), expected) == expected
+            assert in_one_read(partial(outcome, proxied, call), expected) == expected
 
 
 def test_openai_models(pair: Pair) -> None:

@@ -14,12 +14,13 @@ from bench.candidates import (
     nginx,
     plain,
     tokgauge,
+    two_relays,
     unmeasured,
     vllm_router,
 )
 
 ALL: tuple[ModuleType, ...] = (
-    direct, nginx, haproxy, tokgauge, unmeasured, plain, vllm_router, litellm,
+    direct, nginx, haproxy, tokgauge, two_relays, unmeasured, plain, vllm_router, litellm,
 )  # fmt: skip
 
 QUICK: tuple[ModuleType, ...] = (direct, nginx, tokgauge, plain)

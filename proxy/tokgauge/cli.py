@@ -9,7 +9,7 @@ import click
 
 from tokgauge import __version__
 
-_COMMANDS = ("serve", "demo", "simulate", "probe", "ceiling", "plan", "check")
+_COMMANDS = ("serve", "demo", "simulate", "probe", "calibrate", "ceiling", "plan", "check")
 
 
 class _LazyGroup(click.Group):

@@ -16,7 +16,7 @@ import pytest
 from tokgauge.serve.background import BackgroundProxy
 from tokgauge.settings import Settings
 from tokgauge.simulator.demo_scenes import DemoScene, demo_scenes
-from tokgauge.simulator.gpu import SimulatedNvml
+from tokgauge.simulator.nvml import SimulatedNvml
 
 from tests.alerts import services
 from tests.alerts.services import Prometheus, Webhook, wait_until

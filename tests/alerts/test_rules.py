@@ -59,7 +59,9 @@ def test_each_alert_has_a_test_that_fires_and_one_that_stays_silent() -> None:
                 {sample["labels"] for sample in check["exp_samples"]}
                 for check in test["promql_expr_test"]
             ]
-            alert, kind = re.match(r"(\w+) (fires|stays silent): ", test["name"]).groups()
+            named = re.match(r"(\w+) (fires|stays silent): ", test["name"])
+            assert named is not None, test["name"]
+            alert, kind = named.groups()
             label = f'{{alertname="{alert}"}}'
             if kind == "fires":
                 assert any(label in names for names in expected), test["name"]

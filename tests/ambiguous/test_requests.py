@@ -28,7 +28,7 @@ class Pair:
         target = b"/probe/%d" % self.probes
         client.send(b"GET %b HTTP/1.1\r\nHost: a\r\n\r\n" % target)
         response = client.read_response()
-        assert (response.status, response.body) == (200, b"GET %b " % target)
+        assert (response.status, bytes(response.body)) == (200, b"GET %b " % target)
         return b"GET", target, b""
 
 

@@ -58,7 +58,7 @@ def probe(port: int, client: RawClient | None = None) -> None:
     own = client or RawClient(port, 5)
     own.send(b"GET /probe HTTP/1.1\r\nHost: a\r\n\r\n")
     response = own.read_response()
-    assert (response.status, response.body) == (200, b"GET /probe ")
+    assert (response.status, bytes(response.body)) == (200, b"GET /probe ")
     if client is None:
         own.close()
 

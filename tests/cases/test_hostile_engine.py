@@ -142,7 +142,7 @@ def test_a_response_before_the_request_s_end_costs_its_connection(
         client.send(chunk if framed == "chunked" else hidden)
         response = client.read_response()
         assert response.status == int(status[:3])
-        assert (response.body, response.clean) == (b"hello", True)
+        assert (bytes(response.body), response.clean) == (b"hello", True)
         rig.engine.requests[-1].wait_closed()
         with rig.client(5) as other:
             ask_next(other)

@@ -393,8 +393,9 @@ def test_case_36_earlier_runs_and_other_instances_are_never_mixed_in(
     ask_often(first.port, 6)
     settled(first.port, 6)
     assert ok_requests(scrape(second.port)) == 0
-    for process in (first.popen, *first.relays):
-        process.kill()
+    first.popen.kill()
+    for relay in first.relays:
+        relay.kill()
     first.popen.wait(5)
     third = serve(rig.engine.url, "--workers", "2")
     assert ok_requests(scrape(third.port)) == 0

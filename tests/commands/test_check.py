@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from tokgauge.commands.check import command
-from tokgauge.simulator import gpu as simulated
+from tokgauge.simulator.gpu import Scene
+from tokgauge.simulator.gpu_scenes import founding_scene
+from tokgauge.simulator.nvml import SimulatedNvml
 from tokgauge.simulator.profile import EngineProfile
 from tokgauge.simulator.server import running_engine
 
@@ -34,13 +36,13 @@ CHAT = "/v1/chat/completions"
 
 
 @pytest.fixture(autouse=True)
-def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[simulated.SimulatedNvml]:
+def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedNvml]:
     """The founding scene, seen from the host."""
     for name in [name for name in os.environ if name.startswith("TOKGAUGE_")]:
         monkeypatch.delenv(name)
     for module in ("tokgauge.gpu.nvml", "tokgauge.check.gpus"):
         monkeypatch.setattr(f"{module}.in_host_pid_namespace", lambda: True)
-    library = simulated.SimulatedNvml(simulated.founding_scene())
+    library = SimulatedNvml(founding_scene())
     library.install()
     yield library
     library.uninstall()
@@ -225,10 +227,8 @@ def test_something_else_listens(engine: ScriptedEngine) -> None:
     assert "does not answer" in found["engine", "reachable"]["text"]
 
 
-def test_without_gpus_it_works_and_says_what_to_set(
-    url: str, nvml: simulated.SimulatedNvml
-) -> None:
-    nvml.scene = simulated.Scene(gpus=(), errors={"nvmlInitWithFlags": 9})
+def test_without_gpus_it_works_and_says_what_to_set(url: str, nvml: SimulatedNvml) -> None:
+    nvml.scene = Scene(gpus=(), errors={"nvmlInitWithFlags": 9})
     found = findings("--upstream", url)
     assert found["gpu", "NVML"]["state"] == "warning"
     assert "driver_not_loaded" in found["gpu", "NVML"]["text"]
@@ -241,7 +241,7 @@ def test_without_gpus_it_works_and_says_what_to_set(
 
 
 def test_hidden_processes_are_a_warning(
-    url: str, nvml: simulated.SimulatedNvml, monkeypatch: pytest.MonkeyPatch
+    url: str, nvml: SimulatedNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("tokgauge.gpu.nvml", "tokgauge.check.gpus"):
         monkeypatch.setattr(f"{module}.in_host_pid_namespace", lambda: False)

@@ -14,7 +14,9 @@ import pytest
 import trustme
 from click.testing import CliRunner, Result
 from tokgauge.commands.probe import command
-from tokgauge.simulator import gpu as simulated
+from tokgauge.simulator.gpu import Scene
+from tokgauge.simulator.gpu_scenes import founding_scene
+from tokgauge.simulator.nvml import SimulatedNvml
 from tokgauge.simulator.profile import EngineProfile
 from tokgauge.simulator.server import running_engine
 
@@ -42,11 +44,11 @@ TOKENS = 40
 
 
 @pytest.fixture(autouse=True)
-def no_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[simulated.SimulatedNvml]:
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedNvml]:
     """A machine without GPUs, and without the tester's own key and proxies."""
     for name in ("OPENAI_API_KEY", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    library = simulated.SimulatedNvml(simulated.Scene(gpus=()))
+    library = SimulatedNvml(Scene(gpus=()))
     library.install()
     yield library
     library.uninstall()
@@ -177,10 +179,10 @@ def test_an_estimate_is_called_one(fast: str) -> None:
 
 
 def test_the_card_comes_from_nvml_when_the_server_is_here(
-    no_gpu: simulated.SimulatedNvml, monkeypatch: pytest.MonkeyPatch
+    no_gpu: SimulatedNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tokgauge.gpu.nvml.in_host_pid_namespace", lambda: True)
-    no_gpu.scene = simulated.founding_scene()
+    no_gpu.scene = founding_scene()
     with running_engine(EngineProfile(speed=2)) as url:
         found = document(url, "--weights-bytes", "7.07GB", "--max-tokens", "160")
     assert found["ceiling"]["bandwidth_bytes_per_second"] == 768e9

@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from tokgauge.pages.own_pages import AllowedHosts
+from tokgauge.http.hosts import AllowedHosts
 from tokgauge.settings import Settings, load_settings
 
 pytestmark = pytest.mark.socketless

@@ -35,6 +35,13 @@ def environment(container: str) -> dict[str, str]:
     return {variable["name"]: variable["value"] for variable in CONTAINERS[container]["env"]}
 
 
+def found(pattern: str, text: str) -> str:
+    """The group of the pattern's first match."""
+    match = re.search(pattern, text)
+    assert match is not None, pattern
+    return match[1]
+
+
 def test_the_base_lists_every_manifest() -> None:
     assert sorted(RESOURCES) == sorted(
         path.name for path in BASE.glob("*.yaml") if path.name != "kustomization.yaml"
@@ -85,8 +92,8 @@ def test_the_pod_drains_before_it_is_killed() -> None:
     settings = load_settings(None, environment("tokgauge"), {})
     drain = settings.drain_delay + settings.drain_timeout
     hook = CONTAINERS["vllm"]["lifecycle"]["preStop"]["exec"]["command"][-1]
-    first = int(re.search(r"^sleep (\d+);", hook)[1])
-    looks = int(re.search(r"seq (\d+)", hook)[1])
+    first = int(found(r"^sleep (\d+);", hook))
+    looks = int(found(r"seq (\d+)", hook))
     assert first > settings.drain_delay, "vLLM must not look before accepting has ended"
     assert first + looks >= drain, "vLLM waits as long as answers may take"
     assert POD["terminationGracePeriodSeconds"] > first + looks
@@ -98,7 +105,7 @@ def test_the_pod_drains_before_it_is_killed() -> None:
 @pytest.mark.parametrize(("running", "code"), [("0.0", 0), ("2.0", 1)])
 def test_vllm_waits_while_requests_run(running: str, code: int) -> None:
     hook = CONTAINERS["vllm"]["lifecycle"]["preStop"]["exec"]["command"][-1]
-    script = re.search(r"awk '([^']+)'", hook)[1]
+    script = found(r"awk '([^']+)'", hook)
     page = (Path(__file__).parents[1] / "engine" / "pages" / "vllm_after.txt").read_text()
     page, replaced = re.subn(
         r"^(vllm:num_requests_running\{[^}]*\}) .*$", rf"\1 {running}", page, flags=re.MULTILINE

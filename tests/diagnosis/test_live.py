@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from tokgauge.diagnosis.live import RateWindow
+from tokgauge.diagnosis.rate_window import RateWindow
 
 from tests.conftest import Rig
 from tests.support.chat import CHAT, ask, body_of

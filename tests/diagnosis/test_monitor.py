@@ -17,7 +17,8 @@ from tokgauge.serve.background import BackgroundProxy
 from tokgauge.settings import Settings
 from tokgauge.simulator.checkpoint import write_awq, write_bf16
 from tokgauge.simulator.demo_scenes import demo_scenes
-from tokgauge.simulator.gpu import SimulatedNvml, founding_scene
+from tokgauge.simulator.gpu_scenes import founding_scene
+from tokgauge.simulator.nvml import SimulatedNvml
 from tokgauge.simulator.profile import EngineProfile
 from tokgauge.simulator.server import create_server, running_engine
 
@@ -397,7 +398,7 @@ def test_failures_beside_the_requests_are_counted_and_pass(
 def test_losing_nvml_costs_its_figures_and_nothing_else(
     tmp_path: Path, nvml: SimulatedNvml
 ) -> None:
-    from tokgauge.simulator.gpu import lost_gpu_scene
+    from tokgauge.simulator.gpu_scenes import lost_gpu_scene
 
     with running_engine() as url, BackgroundProxy(Settings(upstream=url, **FAST)) as proxy:
         published(proxy, "gpu_utilization_ratio", gpu="0")

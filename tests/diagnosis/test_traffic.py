@@ -1,6 +1,7 @@
 """Which exchanges ran alone, whatever the number of relays, and what becomes of a lost relay's."""
 
 import tracemalloc
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,20 +14,19 @@ def progress(name: str, opened_at: float, *, generates: bool = True) -> Progress
         id=name, opened_at=opened_at, requested="m", answered="m", generates=generates,
         streamed=True, decodes_from=opened_at, decoded_to=None, token_events=1,
         silent_since=None, sequences=1, calls_tools=False,
-        **{field: None for field in ("context_at_most", "context_at_least")
-           if field in Progress.__struct_fields__},
+        context_at_most=None, context_at_least=0.0,
     )  # fmt: skip
 
 
 def record(name: str, opened_at: float, ended_at: float, *, alone: bool = True) -> Record:
-    given = {
+    values: dict[str, Any] = {f.name: None for f in msgspec.structs.fields(Record) if f.required}
+    values |= {
         "progress": progress(name, opened_at),
         "ended_at": ended_at,
         "id": name,
         "alone": alone,
     }
-    needed = [f for f in msgspec.structs.fields(Record) if f.required and f.name not in given]
-    return Record(**given, **{f.name: None for f in needed})
+    return Record(**values)
 
 
 @pytest.fixture

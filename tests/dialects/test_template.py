@@ -13,7 +13,7 @@ from tokgauge.dialects import template
 from tokgauge.dialects.answer import AnswerReader
 from tokgauge.dialects.chat import ChatReader
 from tokgauge.dialects.completions import CompletionsReader
-from tokgauge.dialects.manners import Lesson
+from tokgauge.dialects.manners import Lesson, Manners
 from tokgauge.dialects.request import RequestParams
 from tokgauge.dialects.sse import EventReader
 from tokgauge.dialects.usage_filter import UsageEventFilter
@@ -41,8 +41,9 @@ BEFORE, AFTER = PLAIN.split(b" the")
 
 LESSON = Lesson()
 LESSON.feed(event({"content": ""}, finish_reason="stop") + b"data: [DONE]\n\n")
-MANNERS = LESSON.manners("text/event-stream")
-assert MANNERS is not None
+_LEARNED = LESSON.manners("text/event-stream")
+assert _LEARNED is not None
+MANNERS: Manners = _LEARNED
 
 
 def text_event(text: bytes) -> bytes:

@@ -204,7 +204,7 @@ def _only_the_wish(was: bytes, now: bytes) -> bool:
         before = wished.pop("stream_options", None) or {}
     except (ValueError, KeyError, AttributeError):
         return False
-    return document == wished and options == {**before, "include_usage": True}
+    return bool(document == wished and options == {**before, "include_usage": True})
 
 
 def _named(headers: Iterable[Header]) -> set[bytes]:

@@ -30,7 +30,7 @@ from tests.direct.engines import (
     usage_chunk,
 )
 from tests.direct.harness import Exchange
-from tests.direct.replies import JSON, Extra, Reply, Request, post
+from tests.direct.replies import JSON, Extra, Headers, Reply, Request, post
 
 ASKED = {"stream_options": {"include_usage": True}}
 BODY = {"model": "qwen", "messages": [{"role": "user", "content": "Hi"}]}
@@ -180,7 +180,7 @@ def _tokens() -> Iterator[Exchange]:
         "zstd": b"\x28\xb5\x2f\xfd\x00\x00",
         "x-own": b"???",
     }.items():
-        headers = (*JSON_TYPE, ("Content-Encoding", coding))
+        headers: Headers = (*JSON_TYPE, ("Content-Encoding", coding))
         packed_reply = Reply((packed,), headers=headers, framing="length")
         yield Exchange(f"33 not streamed, {coding}", post(BODY), always(packed_reply))
         headers = (*EVENT_STREAM, ("content-encoding", coding))
@@ -194,21 +194,15 @@ def _tokens() -> Iterator[Exchange]:
         honours(),
         rounds=3,
     )
-    anthropic = tuple(
-        b"event: %b\n%b" % (document["type"].encode(), event(document))
-        for document in (
-            {"type": "message_start", "message": {"usage": {"input_tokens": 3}}},
-            {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "a"}},
-            {"type": "message_delta", "delta": {"stop_reason": "max_tokens"}},
-            {"type": "message_stop"},
-        )
+    anthropic = _named_events(
+        {"type": "message_start", "message": {"usage": {"input_tokens": 3}}},
+        {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "a"}},
+        {"type": "message_delta", "delta": {"stop_reason": "max_tokens"}},
+        {"type": "message_stop"},
     )
-    responses = tuple(
-        b"event: %b\n%b" % (document["type"].encode(), event(document))
-        for document in (
-            {"type": "response.output_text.delta", "delta": "a"},
-            {"type": "response.incomplete", "response": {"usage": {"output_tokens": 1}}},
-        )
+    responses = _named_events(
+        {"type": "response.output_text.delta", "delta": "a"},
+        {"type": "response.incomplete", "response": {"usage": {"output_tokens": 1}}},
     )
     for path, pieces in {"/v1/messages": anthropic, "/v1/responses": responses}.items():
         for writes in ("pieces", "bytes", "once"):
@@ -254,6 +248,11 @@ BODIES: dict[str, bytes] = {
     "image": b"{" + WANT + b',"image":"data:image/png;base64,' + b"iVBORw0K" * 2**16 + b'"}',
     "surrogates": b"{" + WANT + b',"user":"\\ud800"}',
 }
+
+
+def _named_events(*documents: dict[str, Any]) -> tuple[bytes, ...]:
+    """Events as the Messages and Responses APIs send them, under their names."""
+    return tuple(b"event: %b\n%b" % (one["type"].encode(), event(one)) for one in documents)
 
 
 def _injection() -> Iterator[Exchange]:

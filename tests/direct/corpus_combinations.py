@@ -191,6 +191,7 @@ def _after_others() -> Iterator[Exchange]:
     fp = moves(Joined, system_fingerprint=FINGERPRINT)
     taught_fp = Exchange("taught with a fingerprint", ask(), fp, rounds=ROUNDS)
     tool_call = {"index": 0, "id": "c", "type": "function", "function": {"name": "f"}}
+    call = (PLAIN[0], _event_with({"tool_calls": [tool_call]}), _event_with({}, "tool_calls"))
     for name, answers in {
         "an error": always(Reply((b"{}",), "503 Service Unavailable", framing="length")),
         "an error event": always(streams((PLAIN[0], b'data: {"error":{"code":500}}\n\n', DONE))),
@@ -199,19 +200,7 @@ def _after_others() -> Iterator[Exchange]:
             (*PLAIN[:-1], honours()(b'{"stream_options":{"include_usage":true}}').pieces[-2]),
             streams(()),
         ),
-        "a tool call": by_wish(
-            *(
-                (
-                    PLAIN[0],
-                    _event_with({"tool_calls": [tool_call]}),
-                    _event_with({}, "tool_calls"),
-                    *extra,
-                    DONE,
-                )
-                for extra in ((), (_usage_extra(),))
-            ),
-            streams(()),
-        ),
+        "a tool call": by_wish((*call, DONE), (*call, _usage_extra(), DONE), streams(())),
         "nothing": always(streams(())),
         "JSON": always(
             Reply(

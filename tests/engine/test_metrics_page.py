@@ -36,7 +36,7 @@ def cache_config(engine: str, *, blocks: int, dtype: str) -> str:
     )
 
 
-def counters(at: float, *, engine: str = "0", **values: float) -> EngineReading:
+def counters(at: float, engine: str = "0", /, **values: float) -> EngineReading:
     """A vLLM page with these counters."""
     names = {
         "steps": "vllm:iteration_tokens_total_count",

@@ -16,8 +16,8 @@ from tests.support.engine import Conversation
 
 Act = Callable[[RawClient, Kind, Rig], None]
 
-LEFT = {"client_closed": 1}
-REJECTED = {"rejected": 1}
+LEFT: dict[str, float] = {"client_closed": 1}
+REJECTED: dict[str, float] = {"rejected": 1}
 NO_BODY = dict.fromkeys([kind.name for kind in KINDS if not kind.has_body], "it has no body")
 NOT_CHUNKED = dict.fromkeys(
     [kind.name for kind in KINDS if kind.name != "chunked"], "its body is not in chunks"
@@ -106,7 +106,7 @@ def sends_slowly(client: RawClient, kind: Kind, rig: Rig) -> None:
 
 
 OFFER = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAM"
-OK = ({"ok": 1},)
+OK: tuple[dict[str, float], ...] = ({"ok": 1},)
 FAULTS = (
     Fault("leaves in the head", leaves_in_the_head, ({},)),
     Fault("resets in the head", resets_in_the_head, ({},)),

@@ -47,7 +47,7 @@ def test_the_limit_of_requests_at_once(new_rig: Callable[..., Rig], kind: Kind) 
         go.set()
         seen = look(first)
         assert seen.response is not None
-        assert (seen.status, seen.response.body) == (200, right_body(kind))
+        assert (seen.status, bytes(seen.response.body)) == (200, right_body(kind))
         assert watch.after(2).outcomes == {"ok": 1, "rejected": 1}
         assert works(lambda: first)
     nothing_left(rig)
@@ -89,7 +89,8 @@ def test_measuring_fails(
         client.send(kind.data)
         seen = look(client)
         assert seen.response is not None
-        assert (seen.status, seen.manner, seen.response.body) == (200, "whole", right_body(kind))
+        assert (seen.status, seen.manner) == (200, "whole")
+        assert seen.response.body == right_body(kind)
         assert works(lambda: client)
     assert (rig.scrape().total("measurement_errors_total") or 0) > 0
     monkeypatch.undo()

@@ -16,7 +16,16 @@ from tokgauge.gpu.contention import (
 )
 from tokgauge.gpu.nvml import NvmlReader
 from tokgauge.gpu.readings import GpuProcess, GpuReading, Snapshot
-from tokgauge.simulator import gpu as simulated
+from tokgauge.simulator.gpu_scenes import (
+    active_neighbour_scene,
+    empty_list_scene,
+    lost_gpu_scene,
+    mig_scene,
+    no_process_utilization_scene,
+    throttled_scene,
+    wsl_scene,
+)
+from tokgauge.simulator.nvml import SimulatedNvml
 
 pytestmark = pytest.mark.socketless
 
@@ -27,7 +36,7 @@ NEIGHBOUR = GpuProcess(200, "python", 2 * GIB, 0.0)
 
 
 @pytest.fixture
-def reader(nvml: simulated.SimulatedNvml) -> Iterator[NvmlReader]:
+def reader(nvml: SimulatedNvml) -> Iterator[NvmlReader]:
     reader = NvmlReader(process_names=True)
     yield reader
     reader.close()
@@ -78,9 +87,9 @@ def test_the_busy_gpu_next_door_accuses_nobody(reader: NvmlReader) -> None:
 
 @pytest.mark.parametrize("busy", [True, False, None])
 def test_a_neighbour_with_its_own_sm_time_is_active(
-    nvml: simulated.SimulatedNvml, reader: NvmlReader, busy: bool | None
+    nvml: SimulatedNvml, reader: NvmlReader, busy: bool | None
 ) -> None:
-    nvml.scene = simulated.active_neighbour_scene()
+    nvml.scene = active_neighbour_scene()
     (contention,) = judge_snapshot(reader.read(), EngineOnGpu(), busy)
     assert contention.state == "active_neighbours"
     assert "pid 90004 (/opt/conda/bin/python) at 38% of SM time" in contention.evidence
@@ -88,14 +97,12 @@ def test_a_neighbour_with_its_own_sm_time_is_active(
     assert [(item.memory_bytes or 0) // MIB for item in active] == [2002]
 
 
-def test_a_throttled_card_is_not_contended(
-    nvml: simulated.SimulatedNvml, reader: NvmlReader
-) -> None:
-    nvml.scene = simulated.throttled_scene()
+def test_a_throttled_card_is_not_contended(nvml: SimulatedNvml, reader: NvmlReader) -> None:
+    nvml.scene = throttled_scene()
     snapshot = reader.read()
     (contention,) = judge_snapshot(snapshot, EngineOnGpu(), True)
     assert contention.state == "idle_neighbours"
-    assert snapshot.gpus[0].throttle_reasons == {"sw_power_cap", "sw_thermal_slowdown"}
+    assert snapshot.gpus[0].throttle_reasons == frozenset({"sw_power_cap", "sw_thermal_slowdown"})
 
 
 @pytest.mark.parametrize(
@@ -103,9 +110,9 @@ def test_a_throttled_card_is_not_contended(
     [(True, "unknown"), (None, "unknown"), (False, "active_neighbours")],
 )
 def test_a_busy_gpu_without_process_utilisation_accuses_only_when_the_engine_is_idle(
-    nvml: simulated.SimulatedNvml, reader: NvmlReader, busy: bool | None, state: str
+    nvml: SimulatedNvml, reader: NvmlReader, busy: bool | None, state: str
 ) -> None:
-    nvml.scene = simulated.no_process_utilization_scene()
+    nvml.scene = no_process_utilization_scene()
     (contention,) = judge_snapshot(reader.read(), EngineOnGpu(), busy)
     assert contention.state == state
     assert {item.activity for item in contention.neighbours} == {"unknown"}
@@ -116,15 +123,15 @@ def test_a_busy_gpu_without_process_utilisation_accuses_only_when_the_engine_is_
 @pytest.mark.parametrize(
     "scene",
     [
-        simulated.wsl_scene,
-        simulated.mig_scene,
-        simulated.empty_list_scene,
-        simulated.lost_gpu_scene,
+        wsl_scene,
+        mig_scene,
+        empty_list_scene,
+        lost_gpu_scene,
     ],
 )
 @pytest.mark.parametrize("busy", [True, False, None])
 def test_what_nvml_hides_is_unknown(
-    nvml: simulated.SimulatedNvml, reader: NvmlReader, scene: object, busy: bool | None
+    nvml: SimulatedNvml, reader: NvmlReader, scene: object, busy: bool | None
 ) -> None:
     nvml.scene = scene()  # type: ignore[operator]
     engine = EngineOnGpu(gpus=frozenset({0}))
@@ -135,9 +142,9 @@ def test_what_nvml_hides_is_unknown(
 
 
 def test_a_gpu_at_rest_clears_even_when_nothing_else_is_told(
-    nvml: simulated.SimulatedNvml, reader: NvmlReader
+    nvml: SimulatedNvml, reader: NvmlReader
 ) -> None:
-    nvml.scene = simulated.wsl_scene()
+    nvml.scene = wsl_scene()
     engine = EngineOnGpu(pids=frozenset({81_204}))
     (contention,) = judge_snapshot(reader.read(), engine, True)
     assert contention.state == "idle_neighbours"

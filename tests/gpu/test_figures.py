@@ -5,15 +5,25 @@ from tokgauge.gpu import figures
 from tokgauge.gpu.contention import EngineOnGpu, judge_snapshot
 from tokgauge.gpu.nvml import NvmlReader
 from tokgauge.gpu.readings import GpuReading, Snapshot
-from tokgauge.simulator import gpu as simulated
+from tokgauge.simulator.gpu import Scene
+from tokgauge.simulator.gpu_scenes import (
+    active_neighbour_scene,
+    empty_list_scene,
+    founding_scene,
+    mig_scene,
+    no_process_utilization_scene,
+    throttled_scene,
+    wsl_scene,
+)
+from tokgauge.simulator.nvml import SimulatedNvml
 
 pytestmark = pytest.mark.socketless
 
 MIB = 1024**2
 
 
-def look(scene: simulated.Scene) -> Snapshot:
-    library = simulated.SimulatedNvml(scene)
+def look(scene: Scene) -> Snapshot:
+    library = SimulatedNvml(scene)
     library.install()
     reader = NvmlReader(process_names=True)
     try:
@@ -24,7 +34,7 @@ def look(scene: simulated.Scene) -> Snapshot:
 
 
 def test_the_founding_scene_in_figures() -> None:
-    snapshot = look(simulated.founding_scene())
+    snapshot = look(founding_scene())
     assert list(figures.nvml_up(snapshot)) == [((), 1.0)]
     assert list(figures.gpu_utilization_ratio(snapshot)) == [
         (("0",), 0.0),
@@ -77,13 +87,13 @@ def test_the_founding_scene_in_figures() -> None:
 
 
 def test_throttling_in_figures() -> None:
-    snapshot = look(simulated.throttled_scene())
+    snapshot = look(throttled_scene())
     reasons = {labels for labels, value in figures.gpu_throttle(snapshot) if value == 1.0}
     assert reasons == {("0", "sw_power_cap"), ("0", "sw_thermal_slowdown")}
 
 
 def test_an_active_neighbour_in_figures() -> None:
-    contentions = judge_snapshot(look(simulated.active_neighbour_scene()), EngineOnGpu(), True)
+    contentions = judge_snapshot(look(active_neighbour_scene()), EngineOnGpu(), True)
     assert list(figures.gpu_neighbour_sm_ratio(contentions)) == [(("0",), 0.38)]
     counts = dict(figures.gpu_neighbour_processes(contentions))
     assert (counts["0", "active"], counts["0", "idle"]) == (1.0, 4.0)
@@ -109,7 +119,7 @@ def test_what_is_not_known_is_absent_and_never_zero() -> None:
 
 
 def test_hidden_neighbours_are_not_counted_as_none() -> None:
-    for scene in (simulated.wsl_scene(), simulated.empty_list_scene(), simulated.mig_scene()):
+    for scene in (wsl_scene(), empty_list_scene(), mig_scene()):
         contentions = judge_snapshot(look(scene), EngineOnGpu(gpus=frozenset({0})), True)
         assert list(figures.gpu_neighbour_processes(contentions)) == []
         assert list(figures.gpu_neighbour_memory_bytes(contentions)) == []
@@ -119,7 +129,7 @@ def test_hidden_neighbours_are_not_counted_as_none() -> None:
 
 
 def test_neighbours_whose_sm_time_is_hidden_have_memory_but_no_share() -> None:
-    scene = simulated.no_process_utilization_scene()
+    scene = no_process_utilization_scene()
     contentions = judge_snapshot(look(scene), EngineOnGpu(), True)
     assert list(figures.gpu_neighbour_sm_ratio(contentions)) == []
     assert list(figures.gpu_neighbour_memory_bytes(contentions)) == [(("0",), 3626.0 * MIB)]
@@ -127,7 +137,7 @@ def test_neighbours_whose_sm_time_is_hidden_have_memory_but_no_share() -> None:
 
 
 def test_errors_are_published_by_kind() -> None:
-    kinds = dict(figures.nvml_errors_total(look(simulated.wsl_scene())))
+    kinds = dict(figures.nvml_errors_total(look(wsl_scene())))
     assert kinds[("not_supported",)] == 2.0
 
 

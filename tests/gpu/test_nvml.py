@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pynvml
 import pytest
-from tokgauge.gpu import nvml as nvml_module
 from tokgauge.gpu.nvml import NvmlReader, in_host_pid_namespace
 from tokgauge.gpu.readings import THROTTLE_REASONS
-from tokgauge.simulator import gpu as simulated
+from tokgauge.simulator import nvml as simulated_nvml
+from tokgauge.simulator.gpu import Scene, SimulatedGpu, SimulatedProcess
+from tokgauge.simulator.gpu_scenes import founding_scene, lost_gpu_scene
+from tokgauge.simulator.nvml import SimulatedNvml
 
 pytestmark = pytest.mark.socketless
 
@@ -22,7 +24,7 @@ KNOWN_ERRORS = sorted(
 
 
 @pytest.fixture
-def reader(nvml: simulated.SimulatedNvml) -> Iterator[NvmlReader]:
+def reader(nvml: SimulatedNvml) -> Iterator[NvmlReader]:
     reader = NvmlReader(process_names=True)
     yield reader
     reader.close()
@@ -30,7 +32,7 @@ def reader(nvml: simulated.SimulatedNvml) -> Iterator[NvmlReader]:
 
 def test_the_simulation_leaves_no_trace() -> None:
     library_before = pynvml.nvmlLib
-    library = simulated.SimulatedNvml(simulated.founding_scene())
+    library = SimulatedNvml(founding_scene())
     library.install()
     assert pynvml.nvmlLib is library
     library.uninstall()
@@ -39,16 +41,16 @@ def test_the_simulation_leaves_no_trace() -> None:
     assert "nvmlInitWithFlags" not in pynvml._nvmlGetFunctionPointer_cache
 
 
-@pytest.mark.parametrize("function", sorted(simulated._ANSWERS))
-def test_no_error_of_any_function_gets_out(nvml: simulated.SimulatedNvml, function: str) -> None:
-    scene = simulated.founding_scene()
+@pytest.mark.parametrize("function", sorted(simulated_nvml._ANSWERS))
+def test_no_error_of_any_function_gets_out(nvml: SimulatedNvml, function: str) -> None:
+    scene = founding_scene()
     scene = replace(scene, gpus=tuple(replace(gpu, dram_percent=50.0) for gpu in scene.gpus))
     # Older functions are asked only when the newest is missing; the last two are for tidying up.
     seldom = {"nvmlDeviceGetMemoryInfo", "nvmlShutdown", "nvmlGpmSampleFree"}
     for code in [*KNOWN_ERRORS, 12345]:
         nvml.scene = replace(scene, errors={function: code})
-        clock = iter(range(1000))
-        reader = NvmlReader(process_names=True, clock=lambda clock=clock: float(next(clock)))
+        clock = map(float, range(1000))
+        reader = NvmlReader(process_names=True, clock=clock.__next__)
         snapshots = [reader.read(), reader.read()]
         reader.close()
         idle = function == "nvmlDeviceGetProcessUtilization" and code == NOT_FOUND
@@ -86,7 +88,7 @@ def test_errors_of_the_bindings_are_absent_values(
 def test_a_function_that_the_bindings_lack_is_logged_once(
     reader: NvmlReader, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger=nvml_module.__name__)
+    caplog.set_level(logging.INFO, logger="tokgauge.gpu")
     monkeypatch.delattr(pynvml, "nvmlDeviceGetEccMode")
     for _ in range(3):
         assert reader.read().gpus[0].ecc is None
@@ -97,9 +99,9 @@ def test_a_function_that_the_bindings_lack_is_logged_once(
 
 
 def test_an_outage_is_logged_once_and_its_end_too(
-    nvml: simulated.SimulatedNvml, caplog: pytest.LogCaptureFixture
+    nvml: SimulatedNvml, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger=nvml_module.__name__)
+    caplog.set_level(logging.INFO, logger="tokgauge.gpu")
     now = 0.0
     reader = NvmlReader(process_names=True, clock=lambda: now)
     working = nvml.scene
@@ -118,7 +120,7 @@ def test_an_outage_is_logged_once_and_its_end_too(
     ]
 
 
-def test_no_names_where_pids_mean_something_else(nvml: simulated.SimulatedNvml) -> None:
+def test_no_names_where_pids_mean_something_else(nvml: SimulatedNvml) -> None:
     reader = NvmlReader(process_names=False)
     processes = reader.read().gpus[0].processes
     reader.close()
@@ -128,7 +130,7 @@ def test_no_names_where_pids_mean_something_else(nvml: simulated.SimulatedNvml) 
 
 
 def test_the_pid_namespace_decides_when_nothing_is_set(
-    nvml: simulated.SimulatedNvml, monkeypatch: pytest.MonkeyPatch
+    nvml: SimulatedNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.readlink", lambda path: "pid:[4026532589]")
     assert not in_host_pid_namespace()
@@ -141,16 +143,16 @@ def test_the_pid_namespace_decides_when_nothing_is_set(
 
 
 def test_mps_and_graphics_processes_are_listed_once_each(
-    nvml: simulated.SimulatedNvml, reader: NvmlReader
+    nvml: SimulatedNvml, reader: NvmlReader
 ) -> None:
-    gpu = simulated.SimulatedGpu(
+    gpu = SimulatedGpu(
         processes=(
-            simulated.SimulatedProcess(1, "Xorg", 10, kind="graphics"),
-            simulated.SimulatedProcess(2, "VLLM::EngineCore", 20, kind="mps"),
-            simulated.SimulatedProcess(2, "VLLM::EngineCore", 20, kind="graphics"),
+            SimulatedProcess(1, "Xorg", 10, kind="graphics"),
+            SimulatedProcess(2, "VLLM::EngineCore", 20, kind="mps"),
+            SimulatedProcess(2, "VLLM::EngineCore", 20, kind="graphics"),
         )
     )
-    nvml.scene = simulated.Scene(gpus=(gpu,))
+    nvml.scene = Scene(gpus=(gpu,))
     processes = reader.read().gpus[0].processes or ()
     assert [(process.pid, process.kind) for process in processes] == [
         (2, "mps"),
@@ -158,10 +160,10 @@ def test_mps_and_graphics_processes_are_listed_once_each(
     ]
 
 
-def test_idle_is_not_throttling(nvml: simulated.SimulatedNvml, reader: NvmlReader) -> None:
-    nvml.scene = simulated.Scene(gpus=(simulated.SimulatedGpu(clock_reasons=0x1),))
+def test_idle_is_not_throttling(nvml: SimulatedNvml, reader: NvmlReader) -> None:
+    nvml.scene = Scene(gpus=(SimulatedGpu(clock_reasons=0x1),))
     assert reader.read().gpus[0].throttle_reasons == frozenset()
-    nvml.scene = simulated.Scene(gpus=(simulated.SimulatedGpu(clock_reasons=0x1FF),))
+    nvml.scene = Scene(gpus=(SimulatedGpu(clock_reasons=0x1FF),))
     assert reader.read().gpus[0].throttle_reasons == frozenset(THROTTLE_REASONS.values())
     assert not any("idle" in reason for reason in THROTTLE_REASONS.values())
 
@@ -192,7 +194,7 @@ def test_snapshots_and_readings_cannot_be_changed(reader: NvmlReader) -> None:
     ],
 )
 def test_one_call_that_finds_the_session_ended_ends_it(
-    nvml: simulated.SimulatedNvml, reader: NvmlReader, code: int
+    nvml: SimulatedNvml, reader: NvmlReader, code: int
 ) -> None:
     nvml.scene = replace(nvml.scene, errors={"nvmlDeviceGetPowerUsage": code})
     snapshot = reader.read()
@@ -201,7 +203,7 @@ def test_one_call_that_finds_the_session_ended_ends_it(
 
 
 def test_a_lost_gpu_does_not_open_the_session_at_every_look(
-    nvml: simulated.SimulatedNvml, monkeypatch: pytest.MonkeyPatch
+    nvml: SimulatedNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     openings = 0
     nvml_init = pynvml.nvmlInit
@@ -212,7 +214,7 @@ def test_a_lost_gpu_does_not_open_the_session_at_every_look(
         nvml_init()
 
     monkeypatch.setattr(pynvml, "nvmlInit", count_openings)
-    nvml.scene = simulated.lost_gpu_scene()
+    nvml.scene = lost_gpu_scene()
     now = 0.0
     reader = NvmlReader(process_names=True, clock=lambda: now)
     for _ in range(10):
@@ -228,7 +230,7 @@ def test_a_lost_gpu_does_not_open_the_session_at_every_look(
 
 
 def test_a_new_driver_is_asked_again_for_what_the_old_one_lacked(
-    nvml: simulated.SimulatedNvml, reader: NvmlReader
+    nvml: SimulatedNvml, reader: NvmlReader
 ) -> None:
     working = nvml.scene
     missing = {"nvmlDeviceGetEccMode": pynvml.NVML_ERROR_FUNCTION_NOT_FOUND}
@@ -240,15 +242,13 @@ def test_a_new_driver_is_asked_again_for_what_the_old_one_lacked(
     assert reader.read().gpus[0].ecc is False
 
 
-def test_a_total_of_zero_is_not_told(nvml: simulated.SimulatedNvml, reader: NvmlReader) -> None:
-    nvml.scene = simulated.Scene(gpus=(simulated.SimulatedGpu(memory_total_bytes=0),))
+def test_a_total_of_zero_is_not_told(nvml: SimulatedNvml, reader: NvmlReader) -> None:
+    nvml.scene = Scene(gpus=(SimulatedGpu(memory_total_bytes=0),))
     assert reader.read().gpus[0].memory_total_bytes is None
 
 
-def test_gpm_samples_are_given_back(
-    nvml: simulated.SimulatedNvml, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nvml.scene = simulated.Scene(gpus=(simulated.SimulatedGpu(dram_percent=72.5),))
+def test_gpm_samples_are_given_back(nvml: SimulatedNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml.scene = Scene(gpus=(SimulatedGpu(dram_percent=72.5),))
     alive = 0
     allocate, free = pynvml.nvmlGpmSampleAlloc, pynvml.nvmlGpmSampleFree
 
@@ -277,8 +277,8 @@ def test_gpm_samples_are_given_back(
     assert alive == 0
 
 
-def test_a_mig_card_has_no_bandwidth_share_of_its_own(nvml: simulated.SimulatedNvml) -> None:
-    nvml.scene = simulated.Scene(gpus=(simulated.SimulatedGpu(mig=True, dram_percent=50.0),))
+def test_a_mig_card_has_no_bandwidth_share_of_its_own(nvml: SimulatedNvml) -> None:
+    nvml.scene = Scene(gpus=(SimulatedGpu(mig=True, dram_percent=50.0),))
     clock = iter(range(100))
     reader = NvmlReader(process_names=True, clock=lambda: float(next(clock)))
     assert [reader.read().gpus[0].dram_bandwidth_ratio for _ in range(3)] == [None] * 3

@@ -12,7 +12,9 @@ from tokgauge.gpu.contention import ContentionHistory, EngineOnGpu
 from tokgauge.gpu.nvml import NvmlReader
 from tokgauge.gpu.readings import Snapshot
 from tokgauge.gpu.sampler import GpuSampler
-from tokgauge.simulator import gpu as simulated
+from tokgauge.simulator import nvml as simulated_nvml
+from tokgauge.simulator.gpu_scenes import active_neighbour_scene, lost_gpu_scene
+from tokgauge.simulator.nvml import SimulatedNvml
 
 pytestmark = pytest.mark.socketless
 
@@ -32,9 +34,7 @@ def failures(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     return [record for record in caplog.records if record.name == "tokgauge.gpu.sampler"]
 
 
-def test_it_samples_until_stopped(
-    nvml: simulated.SimulatedNvml, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_it_samples_until_stopped(nvml: SimulatedNvml, caplog: pytest.LogCaptureFixture) -> None:
     seen: list[Snapshot] = []
     sampler = GpuSampler(
         NvmlReader(process_names=True), interval_seconds=0.01, on_snapshot=seen.append
@@ -49,7 +49,7 @@ def test_it_samples_until_stopped(
     assert first is not None
     assert first.up
     assert [gpu.utilization_ratio for gpu in first.gpus] == [0.0, 0.47, 0.0]
-    nvml.scene = simulated.active_neighbour_scene()
+    nvml.scene = active_neighbour_scene()
     wait_for(lambda: (sampler.latest() or first).gpus[0].utilization_ratio == 0.41)
     assert first.gpus[0].utilization_ratio == 0.0, "a snapshot stays what it was"
     assert sampler.stop()
@@ -58,7 +58,7 @@ def test_it_samples_until_stopped(
     assert not failures(caplog)
 
 
-def test_stopping_before_the_start_and_twice(nvml: simulated.SimulatedNvml) -> None:
+def test_stopping_before_the_start_and_twice(nvml: SimulatedNvml) -> None:
     assert GpuSampler(NvmlReader()).stop()
     sampler = GpuSampler(NvmlReader())
     sampler.start()
@@ -67,7 +67,7 @@ def test_stopping_before_the_start_and_twice(nvml: simulated.SimulatedNvml) -> N
 
 
 def test_a_gpu_is_lost_and_comes_back_while_sampling(
-    nvml: simulated.SimulatedNvml, caplog: pytest.LogCaptureFixture
+    nvml: SimulatedNvml, caplog: pytest.LogCaptureFixture
 ) -> None:
     working = nvml.scene
     # Ten times faster than real time, so that pauses are short.
@@ -82,11 +82,11 @@ def test_a_gpu_is_lost_and_comes_back_while_sampling(
         return first_lost is None or snapshot.gpus[0].lost == first_lost
 
     wait_for(lambda: shows(True, False))
-    nvml.scene = simulated.lost_gpu_scene()
+    nvml.scene = lost_gpu_scene()
     wait_for(lambda: shows(True, True))
     nvml.scene = working
     wait_for(lambda: shows(True, False))
-    driver_gone = dict.fromkeys(simulated._ANSWERS, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+    driver_gone = dict.fromkeys(simulated_nvml._ANSWERS, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
     nvml.scene = replace(working, errors=driver_gone)
     wait_for(lambda: shows(False, None))
     nvml.scene = working
@@ -167,7 +167,7 @@ def test_errors_go_to_who_wants_them(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_failing_listener_costs_no_snapshot(
-    nvml: simulated.SimulatedNvml, caplog: pytest.LogCaptureFixture
+    nvml: SimulatedNvml, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[Snapshot] = []
 
@@ -183,7 +183,7 @@ def test_a_failing_listener_costs_no_snapshot(
     assert len(failures(caplog)) == 1
 
 
-def test_an_exchange_learns_what_it_met(nvml: simulated.SimulatedNvml) -> None:
+def test_an_exchange_learns_what_it_met(nvml: SimulatedNvml) -> None:
     """The wiring as the proxy does it."""
     history = ContentionHistory(EngineOnGpu(), engine_busy=lambda at: False)
     sampler = GpuSampler(
@@ -192,7 +192,7 @@ def test_an_exchange_learns_what_it_met(nvml: simulated.SimulatedNvml) -> None:
     start = time.monotonic()
     sampler.start()
     wait_for(lambda: history.contention_during(start, time.monotonic()) == "idle_neighbours")
-    nvml.scene = simulated.active_neighbour_scene()
+    nvml.scene = active_neighbour_scene()
     wait_for(lambda: history.contention_during(start, time.monotonic()) == "active_neighbours")
     (now,) = history.latest(time.monotonic())
     assert now.state == "active_neighbours"

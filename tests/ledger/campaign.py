@@ -169,7 +169,7 @@ class Campaign:
                 return False
         if connection.got:
             self.wrong(one, f"more came: {bytes(connection.got)!r}")
-        return not got.last
+        return got is not None and not got.last
 
     async def _write(self, connection: _Connection, asked: list[Exchange]) -> None:
         chance = self._chance

@@ -47,7 +47,7 @@ def write(directory: Path, model: Model) -> Path:
     if model.shards == 1:
         write_shard(directory / "model.safetensors", model.tensors)
         return directory
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     per_shard = -(-len(model.tensors) // model.shards)
     for number in range(model.shards):
         name = f"model-{number + 1:05}-of-{model.shards:05}.safetensors"

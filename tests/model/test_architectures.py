@@ -130,7 +130,7 @@ def test_neither_basis_judges_what_engines_cast_while_loading(tmp_path: Path, dt
     model.tensors = [(name, dtype, shape) for name, _, shape in model.tensors]
     weights = resolve_weights(str(checkpoints.write(tmp_path, model)), environment={})
     assert isinstance(weights, WeightsFound)
-    judges = [weights.bytes_per_step(basis=basis) for basis in ("streamed", "checkpoint")]  # type: ignore[arg-type]
+    judges = [weights.bytes_per_step(basis=basis) for basis in ("streamed", "checkpoint")]
     assert [found is not None for found in judges] == [dtype == "BF16"] * 2
 
 

@@ -42,6 +42,11 @@ def cut(path: Path, size: int) -> None:
     os.truncate(path, size)
 
 
+def instead(path: Path, make: Callable[[Path], object]) -> None:
+    path.unlink()
+    make(path)
+
+
 def change_index(directory: Path, **changes: object) -> None:
     (directory / INDEX).write_text(json.dumps(changes))
 
@@ -82,9 +87,9 @@ BROKEN: list[tuple[Callable[[Path], object], str]] = [
         lambda d: (d / SHARD).write_bytes((2**63).to_bytes(8, "little") + b"x" * 100),
         "not a safetensors file",
     ),
-    (lambda d: ((d / SHARD).unlink(), (d / SHARD).mkdir()), "not a regular file"),
-    (lambda d: ((d / SHARD).unlink(), os.mkfifo(d / SHARD)), "not a regular file"),
-    (lambda d: ((d / SHARD).unlink(), (d / SHARD).symlink_to(SHARD)), "symbolic links"),
+    (lambda d: instead(d / SHARD, Path.mkdir), "not a regular file"),
+    (lambda d: instead(d / SHARD, os.mkfifo), "not a regular file"),
+    (lambda d: instead(d / SHARD, lambda p: p.symlink_to(SHARD)), "symbolic links"),
     (lambda d: (d / INDEX).write_text("{"), "not valid JSON"),
     (lambda d: (d / INDEX).write_text("[]"), "not a JSON object"),
     (lambda d: change_index(d, weight_map=[]), "no weight_map"),

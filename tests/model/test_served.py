@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from tokgauge.model.served import ServedModel, base_models, served_models
+from tokgauge.model.served import ServedModel, served_models
 
 pytestmark = pytest.mark.socketless
 
@@ -16,12 +16,12 @@ VLLM_0_32 = (
 
 
 def test_the_answer_of_a_real_engine() -> None:
-    assert base_models(json.loads(VLLM_0_32)) == (
+    assert served_models(json.loads(VLLM_0_32)) == (
         ServedModel("qwen", "/models/tiny-q", None, 512, "vllm"),
     )
 
 
-def test_adapters_are_not_the_weights() -> None:
+def test_adapters_name_the_model_whose_weights_they_use() -> None:
     payload = {
         "object": "list",
         "data": [
@@ -29,8 +29,10 @@ def test_adapters_are_not_the_weights() -> None:
             {"id": "qwen", "root": "Qwen/Qwen2.5-7B-Instruct", "parent": None},
         ],
     }
-    assert [model.id for model in served_models(payload)] == ["sql", "qwen"]
-    assert [model.root for model in base_models(payload)] == ["Qwen/Qwen2.5-7B-Instruct"]
+    assert served_models(payload) == (
+        ServedModel("sql", "/adapters/sql", "qwen", None),
+        ServedModel("qwen", "Qwen/Qwen2.5-7B-Instruct", None, None),
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from tokgauge.pages.own_pages import AllowedHosts
+from tokgauge.http.hosts import AllowedHosts
 
 from tests.conftest import Rig
 from tests.http.support import PATH, assert_usable, echoed

@@ -12,13 +12,13 @@ import httpx2
 import pytest
 from tokgauge import __version__
 from tokgauge.diagnosis.figures import Figures
-from tokgauge.export.prometheus import PUBLISHED
+from tokgauge.export.families import PUBLISHED
 from tokgauge.export.published import Published
 from tokgauge.pages.status import PAGE, POLICY
 from tokgauge.serve.background import BackgroundProxy
 from tokgauge.settings import Settings
 from tokgauge.simulator.checkpoint import write_bf16
-from tokgauge.simulator.gpu import SimulatedNvml
+from tokgauge.simulator.nvml import SimulatedNvml
 from tokgauge.simulator.profile import EngineProfile
 from tokgauge.simulator.server import running_engine
 
@@ -182,7 +182,10 @@ def test_json_has_every_published_metric_and_no_number_that_is_none() -> None:
     published = Published(PUBLISHED)
     assert published.samples() is None
     name = "tokgauge_memory_bandwidth_utilization_ratio"
-    samples = [(("qwen", "streamed"), 0.75), (("qwen", "checkpoint"), float("nan"))]
+    samples: list[tuple[tuple[str, ...], float]] = [
+        (("qwen", "streamed"), 0.75),
+        (("qwen", "checkpoint"), float("nan")),
+    ]
     published.publish(Figures(at=time.monotonic(), samples={name: samples}))
     found = published.samples()
     assert found is not None

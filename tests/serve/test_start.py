@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -26,7 +27,7 @@ def engine() -> Iterator[ScriptedEngine]:
         yield engine
 
 
-def failed(*options: str, workers: str, port: int = 0, **variables: str) -> str:
+def failed(*options: str, workers: str, port: int = 0, **variables: Any) -> str:
     """What a start says that must fail."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -49,6 +50,14 @@ def test_certificates_that_cannot_be_read(engine: ScriptedEngine, tmp_path: Path
     url = engine.url.replace("http:", "https:")
     said = failed("--upstream", url, "--upstream-ca-file", str(broken), workers="1")
     assert "upstream_ca_file" in said
+
+
+def test_a_calibration_that_cannot_be_read(engine: ScriptedEngine, tmp_path: Path) -> None:
+    broken = tmp_path / "calibration.json"
+    options = ("--upstream", engine.url, "--calibration", str(broken))
+    assert f"{broken} cannot be read" in failed(*options, workers="1")
+    broken.write_text("{}")
+    assert f"{broken} is not a file of tokgauge calibrate" in failed(*options, workers="1")
 
 
 def test_an_extra_that_is_missing(engine: ScriptedEngine, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from tests.support.engine import parse_headers
 
@@ -56,7 +56,7 @@ class Response:
         values = self.values(name)
         return values[0] if values else None
 
-    def json(self) -> object:
+    def json(self) -> Any:
         return json.loads(self.body)
 
     def arrival(self, offset: int) -> float:

@@ -341,6 +341,10 @@ class ScriptedEngine:
                 return
             started.set()
             await self._stop.wait()
+            # Whoever was just accepted gets a transport first: a closed server leaves them open.
+            loop.remove_reader(sock)
+            for _ in range(3):
+                await asyncio.sleep(0)
             server.close()
             for connection in list(self.open_connections):
                 connection.transport.abort()

@@ -10,8 +10,9 @@ from tokgauge.diagnosis import ceiling_inputs
 from tokgauge.diagnosis.assess import assess
 from tokgauge.diagnosis.inputs import Inputs
 from tokgauge.engine.facts import one_of
+from tokgauge.gpu.bandwidth import Bandwidth
 from tokgauge.gpu.readings import GpuReading
-from tokgauge.model.kv import KvCache
+from tokgauge.model.kv import KvCache, KvUnknown
 from tokgauge.model.weights import Basis, WeightsFound
 from tokgauge.settings import Engine
 
@@ -26,17 +27,7 @@ def ceiling_findings(
     if problem is not None:
         yield Finding("ceiling", "gpu", "missing", problem, "settings")
     bandwidth = ceiling_inputs.bandwidth(engine, gpus)
-    total = bandwidth.bytes_per_second
-    yield Finding(
-        "ceiling",
-        "bandwidth",
-        "warning" if total is None or bandwidth.warning is not None else "ok",
-        f"unknown: {bandwidth.explanation}; set gpu or gpu_bandwidth"
-        if total is None
-        else f"{total / 1e9:.0f} GB/s" + (f" ({bandwidth.warning})" if bandwidth.warning else ""),
-        None if total is None else bandwidth.explanation,
-        total,
-    )
+    yield _bandwidth_finding(bandwidth)
     base = one_of(seen.bases)
     if seen.bases and base is None and engine.model_path is None and engine.weights_bytes is None:
         named = ", ".join(card.id for card in seen.bases[:5])
@@ -60,18 +51,8 @@ def ceiling_findings(
             "ceiling", "weights", "warning",
             f"unknown: {weights.reason}; set model_path, or weights_bytes",
         )  # fmt: skip
-    if isinstance(kv, KvCache):
-        yield Finding(
-            "ceiling", "KV cache", "ok",
-            f"{kv.bytes_per_token:.0f} bytes a token"
-            + (f", {kv.state_bytes / 1e6:.1f} MB of state a sequence" if kv.state_bytes else ""),
-            kv.source,
-            kv.bytes_per_token,
-        )  # fmt: skip
-    else:
-        yield Finding(
-            "ceiling", "KV cache", "warning", f"unknown: {kv.reason}; set {kv.what_to_set}"
-        )
+    yield _kv_finding(kv)
+    speed = f"{(bandwidth.bytes_per_second or 0) / 1e9:.0f} GB/s"
     inputs = Inputs(bandwidth=bandwidth, model=found, tensor_parallel=engine.tensor_parallel_size)
     for basis, limit in assess(inputs).ceilings.items():
         yield Finding(
@@ -79,9 +60,34 @@ def ceiling_findings(
             f"ceiling, {basis}",
             "ok",
             f"{limit.tokens_per_second:.1f} tok/s for one stream with a short context",
-            f"{(total or 0) / 1e9:.0f} GB/s / {limit.bytes_per_step / 1e9:.2f} GB",
+            f"{speed} / {limit.bytes_per_step / 1e9:.2f} GB",
             limit.tokens_per_second,
         )
+
+
+def _bandwidth_finding(bandwidth: Bandwidth) -> Finding:
+    total = bandwidth.bytes_per_second
+    if total is None:
+        text = f"unknown: {bandwidth.explanation}; set gpu or gpu_bandwidth"
+        return Finding("ceiling", "bandwidth", "warning", text)
+    doubt = f" ({bandwidth.warning})" if bandwidth.warning else ""
+    return Finding(
+        "ceiling",
+        "bandwidth",
+        "ok" if bandwidth.warning is None else "warning",
+        f"{total / 1e9:.0f} GB/s{doubt}",
+        bandwidth.explanation,
+        total,
+    )
+
+
+def _kv_finding(kv: KvCache | KvUnknown) -> Finding:
+    if isinstance(kv, KvUnknown):
+        text = f"unknown: {kv.reason}; set {kv.what_to_set}"
+        return Finding("ceiling", "KV cache", "warning", text)
+    state = f", {kv.state_bytes / 1e6:.1f} MB of state a sequence" if kv.state_bytes else ""
+    text = f"{kv.bytes_per_token:.0f} bytes a token{state}"
+    return Finding("ceiling", "KV cache", "ok", text, kv.source, kv.bytes_per_token)
 
 
 def _weights_finding(weights: WeightsFound, basis: Basis) -> Finding:

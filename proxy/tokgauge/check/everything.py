@@ -9,7 +9,7 @@ from pathlib import Path
 from tokgauge.check.ceiling import ceiling_findings
 from tokgauge.check.engine import look_at_engine
 from tokgauge.check.finding import Finding
-from tokgauge.check.gpus import engine_gpus, gpu_findings, snapshot_now
+from tokgauge.check.gpus import gpu_findings, gpus_now, snapshot_now
 from tokgauge.check.settings import settings_findings
 from tokgauge.settings import SettingsError, load_settings
 
@@ -26,7 +26,7 @@ def check(
     findings = list(settings_findings(settings, config, environment, flags))
     seen = asyncio.run(look_at_engine(settings))
     findings += seen.findings
-    snapshot = snapshot_now() if settings.nvml else None
-    findings += gpu_findings(snapshot, engine)
-    findings += ceiling_findings(engine, seen, engine_gpus(snapshot, engine))
+    gpus = gpus_now(snapshot_now() if settings.nvml else None, engine)
+    findings += gpu_findings(gpus, engine)
+    findings += ceiling_findings(engine, seen, gpus.of_engine)
     return findings

@@ -8,6 +8,7 @@ import pynvml
 
 from tokgauge.check.finding import Finding, State
 from tokgauge.diagnosis import ceiling_inputs
+from tokgauge.diagnosis.engine_gpus import GpusNow
 from tokgauge.gpu.bandwidth import gpu_bandwidth
 from tokgauge.gpu.contention import judge_snapshot
 from tokgauge.gpu.nvml import NvmlReader, in_host_pid_namespace
@@ -24,18 +25,15 @@ def snapshot_now() -> Snapshot:
         reader.close()
 
 
-def engine_gpus(snapshot: Snapshot | None, engine: Engine) -> tuple[GpuReading, ...]:
-    """The GPUs whose bandwidth counts, chosen as the proxy chooses them."""
-    if snapshot is None:
-        return ()
-    used = {
-        found.gpu for found in judge_snapshot(snapshot, ceiling_inputs.engine_on_gpu(engine), None)
-    }
-    return tuple(gpu for gpu in snapshot.gpus if gpu.index in used)
+def gpus_now(snapshot: Snapshot | None, engine: Engine) -> GpusNow:
+    """The look, judged as the proxy judges it."""
+    on_gpu = ceiling_inputs.engine_on_gpu(engine)
+    return GpusNow(snapshot, () if snapshot is None else judge_snapshot(snapshot, on_gpu, None))
 
 
-def gpu_findings(snapshot: Snapshot | None, engine: Engine) -> Iterator[Finding]:
-    """NVML, and card, processes and contention of each GPU; None: NVML is not to be used."""
+def gpu_findings(now: GpusNow, engine: Engine) -> Iterator[Finding]:
+    """NVML, and card, processes and contention of each GPU; no snapshot: NVML is not to be used."""
+    snapshot = now.snapshot
     lacks = "contention stays unknown"
     if engine.gpu is None and engine.gpu_bandwidth is None:
         lacks = "an engine on another machine needs the setting gpu or gpu_bandwidth"
@@ -56,10 +54,7 @@ def gpu_findings(snapshot: Snapshot | None, engine: Engine) -> Iterator[Finding]
         "NVML",
         {"driver": driver, "gpus": count},
     )
-    contention = {
-        found.gpu: found
-        for found in judge_snapshot(snapshot, ceiling_inputs.engine_on_gpu(engine), None)
-    }
+    contention = {found.gpu: found for found in now.contentions}
     for gpu in snapshot.gpus:
         yield _card_finding(gpu, engine)
         yield _processes_finding(gpu)

@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from tokgauge.check.finding import Finding
-from tokgauge.settings import ENVIRONMENT_PREFIX, Settings, flag_name, option_fields, read_toml
-
-_SERVICE_LINKS = ("tcp://", "udp://")
-"""How Kubernetes' own TOKGAUGE_PORT begins, which is no setting (see settings.py)."""
+from tokgauge.settings import (
+    Settings,
+    flag_name,
+    option_fields,
+    read_environment,
+    read_toml,
+    variable_name,
+)
 
 
 def settings_findings(
@@ -21,13 +25,13 @@ def settings_findings(
 ) -> Iterator[Finding]:
     """One finding for each setting, in the order of the flags."""
     written = _names_in(config)
+    in_environment = read_environment(environment)
     values = {**settings.engine.model_dump(mode="json"), **settings.model_dump(mode="json")}
     for name in option_fields():
-        variable = ENVIRONMENT_PREFIX + name.upper()
         if name in flags:
             source = f"flag {flag_name(name)}"
-        elif variable in environment and not environment[variable].startswith(_SERVICE_LINKS):
-            source = f"environment variable {variable}"
+        elif name in in_environment:
+            source = f"environment variable {variable_name(name)}"
         else:
             source = str(config) if name in written else "default"
         value = values[name]

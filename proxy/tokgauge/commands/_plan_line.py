@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 from tokgauge.commands._plan_memory import Memory, Wish
+from tokgauge.model.config import ModelConfig
 
 __all__ = ["vllm_line"]
 
@@ -16,19 +17,17 @@ def vllm_line(
     plan: Memory,
     model: str | None,
     wish: Wish,
-    *,
+    config: ModelConfig | None,
     utilization: float,
     kv_cache_dtype: str | None,
-    longest_context: int | None,
-    stored_bits: float | None,
 ) -> str:
     """`vllm serve …` with everything that the plan rests on.
 
-    longest_context: that the model allows; a larger --max-model-len would be refused. stored_bits:
-    bits of the files that `model` names. vLLM converts 16 bits to 8 while it loads; for fewer
-    another checkpoint has to be named.
+    A larger --max-model-len than the model allows would be refused. vLLM converts 16 bits to 8
+    while it loads; for fewer another checkpoint has to be named.
     """
-    context = wish.context if longest_context is None else min(wish.context, longest_context)
+    longest = config.max_context if config is not None else None
+    context = wish.context if longest is None else min(wish.context, longest)
     if plan.bits is not None and plan.bits < 8 and model is not None:
         model = f"MODEL_IN_{plan.bits:g}_BIT"
     name = (model or "MODEL").rstrip("/").rsplit("/", 1)[-1]
@@ -36,7 +35,7 @@ def vllm_line(
     words += ["--tensor-parallel-size", str(plan.tensor_parallel)]
     if plan.pipeline_parallel > 1:
         words += ["--pipeline-parallel-size", str(plan.pipeline_parallel)]
-    if plan.bits == 8 and stored_bits != 8:
+    if plan.bits == 8:
         words += ["--quantization", "fp8"]
     else:
         words += ["--dtype", "bfloat16" if plan.bits == 16 else "auto"]

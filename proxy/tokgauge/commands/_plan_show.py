@@ -1,8 +1,9 @@
-"""A plan as tables for people."""
+"""A plan as tables for people, or as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -13,7 +14,7 @@ from tokgauge.commands._plan_memory import RULE_OF_THUMB, Memory
 from tokgauge.commands._plan_money import Money
 from tokgauge.model.config import ModelConfig
 
-__all__ = ["show"]
+__all__ = ["document", "show"]
 
 _GB = 1e9
 
@@ -40,6 +41,17 @@ def show(
     console.print()
     for note in _notes(plans, money, assumptions, config):
         console.print(note, soft_wrap=True)
+
+
+def document(
+    plans: list[Memory], money: list[Money], lines: list[str], assumptions: dict[str, Any]
+) -> dict[str, Any]:
+    """Everything as one JSON document."""
+    formats = [
+        {**asdict(plan), "cards_used": plan.cards_used, "money": asdict(cost), "command": line}
+        for plan, cost, line in zip(plans, money, lines, strict=True)
+    ]
+    return {"assumptions": assumptions, "formats": formats}
 
 
 def _memory_table(console: Console, plans: list[Memory], assumptions: dict[str, Any]) -> Table:
@@ -90,43 +102,48 @@ def _money_table(
     console: Console, plans: list[Memory], money: list[Money], assumptions: dict[str, Any]
 ) -> Table:
     table = new_table(console, f"Money [{assumptions['currency']}]")
-    has_bill = any(cost.api_bill_per_month is not None for cost in money)
-    has_rent = any(cost.rent_per_month is not None for cost in money)
-    has_speed = any(cost.tokens_per_second is not None for cost in money)
     table.add_column("format")
-    for name in ("purchase", "power a month", "fixed a month", "breaks even at tokens a month"):
+    columns = _money_columns(money)
+    for name, _ in columns:
         table.add_column(name, justify="right")
-    table.add_column("evenly tok/s", justify="right")
-    if has_bill:
-        table.add_column("API bill a month", justify="right")
-        table.add_column("purchase is back after", justify="right")
-    if has_rent:
-        table.add_column("rent a month", justify="right")
-        table.add_column("back against rent after", justify="right")
-    if has_speed:
-        table.add_column("tok/s all users", justify="right")
-        table.add_column("a million tokens, owned", justify="right")
-        if has_rent:
-            table.add_column("rented", justify="right")
     for plan, cost in zip(plans, money, strict=True):
-        even = cost.break_even_tokens_per_month
-        cells = [
-            plan.label,
-            _amount(cost.purchase),
-            _amount(cost.power_per_month),
-            _amount(cost.fixed_per_month),
-            "-" if even is None else f"{even / 1e9:,.2f} billion",
-            _amount(cost.break_even_tokens_per_second),
-        ]
-        if has_bill:
-            cells += [_amount(cost.api_bill_per_month), _months(cost, cost.break_even_months)]
-        if has_rent:
-            cells += [_amount(cost.rent_per_month), _months(cost, cost.rent_break_even_months)]
-        if has_speed:
-            cells += [_amount(cost.tokens_per_second), _cents(cost.cost_per_million_tokens)]
-            cells += [_cents(cost.rent_per_million_tokens)] if has_rent else []
-        table.add_row(*cells)
+        table.add_row(plan.label, *(cell(cost) for _, cell in columns))
     return table
+
+
+def _money_columns(money: list[Money]) -> list[tuple[str, Callable[[Money], str]]]:
+    """Head and cell of each column that has something to say."""
+    columns: list[tuple[str, Callable[[Money], str]]] = [
+        ("purchase", lambda cost: _amount(cost.purchase)),
+        ("power a month", lambda cost: _amount(cost.power_per_month)),
+        ("fixed a month", lambda cost: _amount(cost.fixed_per_month)),
+        ("breaks even at tokens a month", _break_even),
+        ("evenly tok/s", lambda cost: _amount(cost.break_even_tokens_per_second)),
+    ]
+    if any(cost.api_bill_per_month is not None for cost in money):
+        columns += [
+            ("API bill a month", lambda cost: _amount(cost.api_bill_per_month)),
+            ("purchase is back after", lambda cost: _months(cost, cost.break_even_months)),
+        ]
+    has_rent = any(cost.rent_per_month is not None for cost in money)
+    if has_rent:
+        columns += [
+            ("rent a month", lambda cost: _amount(cost.rent_per_month)),
+            ("back against rent after", lambda cost: _months(cost, cost.rent_break_even_months)),
+        ]
+    if any(cost.tokens_per_second is not None for cost in money):
+        columns += [
+            ("tok/s all users", lambda cost: _amount(cost.tokens_per_second)),
+            ("a million tokens, owned", lambda cost: _cents(cost.cost_per_million_tokens)),
+        ]
+        if has_rent:
+            columns += [("rented", lambda cost: _cents(cost.rent_per_million_tokens))]
+    return columns
+
+
+def _break_even(cost: Money) -> str:
+    even = cost.break_even_tokens_per_month
+    return "-" if even is None else f"{even / 1e9:,.2f} billion"
 
 
 def _notes(

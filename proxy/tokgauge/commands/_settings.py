@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import types
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from tokgauge.settings import CONFIG_VARIABLE, flag_name, option_fields
+from tokgauge.settings import CONFIG_VARIABLE, Engine, flag_name, option_fields
 
-__all__ = ["settings_options"]
+__all__ = ["engine_options", "settings_options"]
 
 
 def settings_options() -> list[click.Parameter]:
@@ -19,21 +20,29 @@ def settings_options() -> list[click.Parameter]:
 
     The flags come as text or None: the settings check them, and name the place of a wrong one.
     """
-    return [
-        click.Option(
-            ["--config"],
-            type=click.Path(exists=False, dir_okay=False, path_type=Path),
-            envvar=CONFIG_VARIABLE,
-            help="TOML file with settings. Environment variables TOKGAUGE_… win over it, "
-            "flags win over both.",
-        ),
-        *_options(),
-    ]
+    return [_config(), *_options(option_fields())]
 
 
-def _options() -> list[click.Option]:
+def engine_options() -> list[click.Parameter]:
+    """The same with the settings that tell of the engine, for a command that is given its URL."""
+    own = ("upstream", "calibration")
+    fields = {name: info for name, info in Engine.model_fields.items() if name not in own}
+    return [_config(), *_options(fields)]
+
+
+def _config() -> click.Option:
+    return click.Option(
+        ["--config"],
+        type=click.Path(exists=False, dir_okay=False, path_type=Path),
+        envvar=CONFIG_VARIABLE,
+        help="TOML file with settings. Environment variables TOKGAUGE_… win over it, "
+        "flags win over both.",
+    )
+
+
+def _options(fields: Mapping[str, Any]) -> list[click.Option]:
     options = []
-    for name, info in option_fields().items():
+    for name, info in fields.items():
         flag = flag_name(name)
         is_switch = info.annotation is bool
         options.append(

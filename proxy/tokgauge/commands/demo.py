@@ -49,7 +49,7 @@ def _play(directory: Path, port: int, scene_seconds: float, once: bool, console:
     from tokgauge.serve.background import BackgroundProxy
     from tokgauge.settings import Settings
     from tokgauge.simulator.demo_scenes import demo_scenes
-    from tokgauge.simulator.gpu import SimulatedNvml
+    from tokgauge.simulator.nvml import SimulatedNvml
     from tokgauge.simulator.profile import EngineProfile, changed
     from tokgauge.simulator.server import running_engine
 

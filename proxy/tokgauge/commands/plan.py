@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from tokgauge.commands._cards import named_cards
+from tokgauge.commands._cards import card_roof, named_cards
 from tokgauge.commands._output import print_json, terminal
 from tokgauge.commands._plan_line import vllm_line
 from tokgauge.commands._plan_memory import Format, Hardware, Memory, Wish, plan_memory
 from tokgauge.commands._plan_money import Costs, Money, plan_money
-from tokgauge.commands._plan_show import show
+from tokgauge.commands._plan_show import document, show
 from tokgauge.commands._quantities import (
     AMOUNT,
     BITS,
@@ -25,7 +25,7 @@ from tokgauge.commands._quantities import (
     TOKENS,
 )
 from tokgauge.gpu.catalogue import Card
-from tokgauge.model.ceiling import ComputeRoof, serving_bandwidth, step_bytes, step_ceiling
+from tokgauge.model.ceiling import serving_bandwidth, step_bytes, step_ceiling
 from tokgauge.model.config import ModelConfig
 from tokgauge.model.estimate import estimate_weights
 from tokgauge.model.kv import KvCache, KvUnknown
@@ -145,24 +145,11 @@ def command(
     money: list[Money] = []
     lines: list[str] = []
     for form, weights in _formats(params, bits, model, config):
-        plan = plan_memory(form, kv if isinstance(kv, KvCache) else None, wish, hardware)
-        if plan is None:
-            raise click.ClickException(
-                f"a card of {hardware.card_bytes / _GB:.0f} GB has nothing left for weights: "
-                f"{utilization:.0%} of it is less than --activations and --cuda-graphs"
-            )
+        plan = _memory(form, kv, wish, hardware)
         planned = (speed, "measured") if speed else _speed(plan, weights, kv, card, wish)
         plans.append(plan)
         money.append(plan_money(plan.cards_used, costs, planned))
-        lines.append(
-            vllm_line(
-                plan, model, wish,
-                utilization=utilization,
-                kv_cache_dtype=kv_cache_dtype,
-                longest_context=config.max_context if config is not None else None,
-                stored_bits=None if form.label == "as stored" else 16,
-            )
-        )  # fmt: skip
+        lines.append(vllm_line(plan, model, wish, config, utilization, kv_cache_dtype))
     assumptions = {
         "users": users,
         "context_tokens": context,
@@ -179,13 +166,19 @@ def command(
         **asdict(costs),
     }
     if as_json:
-        formats = [
-            {**asdict(plan), "cards_used": plan.cards_used, "money": asdict(cost), "command": line}
-            for plan, cost, line in zip(plans, money, lines, strict=True)
-        ]
-        print_json({"assumptions": assumptions, "formats": formats})
+        print_json(document(plans, money, lines, assumptions))
     else:
         show(terminal(), plans, money, lines, assumptions, config)
+
+
+def _memory(form: Format, kv: KvCache | KvUnknown, wish: Wish, hardware: Hardware) -> Memory:
+    plan = plan_memory(form, kv if isinstance(kv, KvCache) else None, wish, hardware)
+    if plan is None:
+        raise click.ClickException(
+            f"a card of {hardware.card_bytes / _GB:.0f} GB has nothing left for weights: "
+            f"{hardware.utilization:.0%} of it is less than --activations and --cuda-graphs"
+        )
+    return plan
 
 
 def _card(gpu: str | None) -> Card | None:
@@ -261,9 +254,7 @@ def _speed(
     read = step_bytes(
         streamed.bytes_per_step(wish.users), kv, [wish.context] * wish.users, tensor_parallel=tensor
     )
-    roof = None
-    if card.dense_flops is not None and streamed.parameters is not None:
-        roof = ComputeRoof(card.dense_flops * tensor * streamed.speedup, streamed.parameters)
+    roof = card_roof(card.dense_flops, streamed, tensor)
     serving = serving_bandwidth(card.bandwidth_bytes_per_second, tensor)
     limit = step_ceiling(serving, read, wish.users, roof)
     return (

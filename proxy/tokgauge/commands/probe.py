@@ -7,7 +7,6 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any, NoReturn, Self
 
 import click
@@ -103,24 +102,10 @@ def command(
     was cut, and which share of the hardware's ceiling that is. Works with any OpenAI-compatible
     server; no proxy is needed. Give the address with or without /v1.
     """
-    if gpu is not None and bandwidth is not None:
-        raise click.UsageError("give --gpu or --bandwidth, not both")
-    if params is not None and weights_bytes is not None:
-        raise click.UsageError("give --weights-bytes or --params, not both")
-    if bits is not None and params is None:
-        raise click.UsageError("--bits belongs to --params")
     for name, text in (("--model", model), ("--prompt", prompt)):
         if text is not None and not _is_unicode(text):
             raise click.BadParameter("not valid UTF-8", param_hint=name)
-    given = Given(
-        bandwidth=bandwidth,
-        card=None if gpu is None else named_card(gpu),
-        weights_bytes=weights_bytes,
-        parameters=params,
-        bits=bits or 16.0,
-        tensor_parallel=tensor_parallel,
-        speculative=None if speculative_config is None else _object(speculative_config),
-    )
+    given = _given(bandwidth, gpu, weights_bytes, params, bits, tensor_parallel, speculative_config)
     # What NVML lacks is in the report; its log lines are for the proxy.
     logging.getLogger("tokgauge.gpu").addHandler(logging.NullHandler())
     try:
@@ -150,6 +135,33 @@ def command(
         print_json(document(experiment, inputs, assessment))
     else:
         _print(terminal(), experiment, inputs, assessment)
+
+
+def _given(
+    bandwidth: float | None,
+    gpu: str | None,
+    weights_bytes: float | None,
+    params: float | None,
+    bits: float | None,
+    tensor_parallel: int,
+    speculative_config: str | None,
+) -> Given:
+    """What the command line tells of hardware and model."""
+    if gpu is not None and bandwidth is not None:
+        raise click.UsageError("give --gpu or --bandwidth, not both")
+    if params is not None and weights_bytes is not None:
+        raise click.UsageError("give --weights-bytes or --params, not both")
+    if bits is not None and params is None:
+        raise click.UsageError("--bits belongs to --params")
+    return Given(
+        bandwidth=bandwidth,
+        card=None if gpu is None else named_card(gpu),
+        weights_bytes=weights_bytes,
+        parameters=params,
+        bits=bits or 16.0,
+        tensor_parallel=tensor_parallel,
+        speculative=None if speculative_config is None else _object(speculative_config),
+    )
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -212,12 +224,7 @@ class _Shown:
         self._progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
     def begins(self, what: str) -> None:

@@ -68,8 +68,6 @@ class Evidence:
     window_seconds: float | None = None
     busy_ratio: float | None = None
     """Share of the window with at least one sequence decoding."""
-    enough_traffic: bool | None = None
-    """The caller's own judgement, where it knows better than the numbers here."""
     mean_batch: float | None = None
     """Sequences in a step on average, pauses left out."""
     ridge_batch: float | None = None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from tokgauge.diagnosis.efficiency import Efficiency
 from tokgauge.diagnosis.evidence import Evidence
@@ -13,7 +11,7 @@ from tokgauge.diagnosis.inputs import Inputs, StreamSeen, WindowSeen
 from tokgauge.diagnosis.work import NoEfficiency, Work, speculates, tokens_per_step
 from tokgauge.engine.metrics_page import EngineRates
 from tokgauge.gpu.bandwidth import gpu_bandwidth, nvml_bandwidth
-from tokgauge.gpu.readings import GpuReading
+from tokgauge.gpu.readings import GpuReading, whole_sum
 from tokgauge.model.ceiling import ridge_batch
 
 
@@ -23,7 +21,6 @@ def evidence_of(
 ) -> Evidence:  # fmt: skip
     """All of it."""
     found = efficiency if isinstance(efficiency, Efficiency) else None
-    wanting = isinstance(efficiency, NoEfficiency) and efficiency.is_want_of_traffic
     evidence = Evidence(
         efficiency=found.ratio if found is not None else None,
         checkpoint_efficiency=found.by_basis.get("checkpoint") if found is not None else None,
@@ -31,7 +28,6 @@ def evidence_of(
         basis=found.basis if found is not None else None,
         normal=normal,
         steps_source=work.steps_source if isinstance(work, Work) else None,
-        enough_traffic=False if wanting else None,
         ridge_batch=_ridge(inputs, found),
         speculative=speculates(inputs.seen),
         tokens_per_step=tokens_per_step(inputs.seen),
@@ -119,8 +115,8 @@ def _with_gpus(evidence: Evidence, inputs: Inputs) -> Evidence:
         evidence = replace(
             evidence,
             neighbours=len(neighbours),
-            neighbour_memory_bytes=_sum([item.memory_bytes for item in neighbours]),
-            neighbour_sm_ratio=_sum([item.sm_ratio for item in neighbours]),
+            neighbour_memory_bytes=whole_sum(item.memory_bytes for item in neighbours),
+            neighbour_sm_ratio=whole_sum(item.sm_ratio for item in neighbours),
         )
     if slowest is None:
         return evidence
@@ -201,12 +197,6 @@ def _most_throttled(gpus: tuple[GpuReading, ...]) -> GpuReading | None:
 def _lowest(values: list[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return min(known) if known and len(known) == len(values) else None
-
-
-def _sum(values: Sequence[float | None]) -> Any:
-    """The sum, None when any part is unknown: a partial sum is no sum."""
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
 
 
 def _other_source_ratio(gpu: GpuReading) -> float | None:

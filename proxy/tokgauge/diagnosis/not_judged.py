@@ -49,7 +49,7 @@ def too_weak(e: Evidence) -> WhyNotJudged | None:
             return "few_tokens"
     if e.busy_ratio is not None and e.busy_ratio < _MIN_BUSY:
         return "hardly_busy"
-    if e.enough_traffic is False:
+    if e.no_efficiency is not None and e.no_efficiency.is_want_of_traffic:
         return "too_little"
     if is_slow(e) and e.mean_batch is not None and e.mean_batch < ALWAYS_BUSY:
         # Fewer than one sequence in a step: the average, and so the efficiency, holds pauses.

@@ -4,9 +4,8 @@ A page of vLLM is 50 to 65 kB. Parsing all of it takes about 35 ms; only the lin
 are handed to the parser, which takes about 2 ms. A page may be anything, up to some megabytes: then
 `read` takes up to a second, and so it belongs into a thread.
 
-Names differ by engine and version: for each value the first known name that is on the page counts.
-vLLM: vllm/v1/metrics/loggers.py and perf.py (0.8 to 0.32); SGLang: its production metrics page;
-llama.cpp: tools/server. What a page does not tell is None, and so is what it tells only in part.
+Names differ by engine and version (metric_names.py): for each value the first known name that is on
+the page counts. What a page does not tell is None, and so is what it tells only in part.
 """
 
 from __future__ import annotations
@@ -14,14 +13,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-__all__ = ["EngineKind", "EngineRates", "EngineReading", "between", "read"]
+from tokgauge.engine.metric_names import (
+    CACHE_CONFIG,
+    COMPUTED,
+    KIND_OF,
+    NAMES,
+    OF_ONE_MODEL,
+    PROCESS_START,
+    WANTED,
+    EngineKind,
+)
 
-EngineKind = Literal["vllm", "sglang", "llamacpp"]
+__all__ = ["EngineKind", "EngineRates", "EngineReading", "between", "read"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,68 +99,6 @@ class EngineRates:
     read_bytes_per_second_per_gpu: float | None = None
 
 
-_Field = str
-_PROMPTS_BY_SOURCE = "vllm:prompt_tokens_by_source_total"
-_NAMES: Mapping[EngineKind, Mapping[_Field, tuple[str, ...]]] = {
-    "vllm": {
-        "running": ("vllm:num_requests_running",),
-        "waiting": ("vllm:num_requests_waiting",),
-        "kv_cache_usage": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
-        "preemptions_total": ("vllm:num_preemptions_total", "vllm:num_preemptions"),
-        "iterations_total": ("vllm:iteration_tokens_total_count",),
-        "prompt_tokens_total": ("vllm:prompt_tokens_total", "vllm:prompt_tokens"),
-        "computed_prompt_tokens_total": (_PROMPTS_BY_SOURCE,),
-        "prefix_cache_hits_total": (
-            "vllm:prefix_cache_hits_total",
-            "vllm:prefix_cache_hits",
-            "vllm:gpu_prefix_cache_hits_total",
-            "vllm:gpu_prefix_cache_hits",
-        ),
-        "generation_tokens_total": ("vllm:generation_tokens_total", "vllm:generation_tokens"),
-        "spec_drafts_total": (
-            "vllm:spec_decode_num_drafts_total",
-            "vllm:spec_decode_num_drafts",
-        ),
-        "spec_accepted_total": (
-            "vllm:spec_decode_num_accepted_tokens_total",
-            "vllm:spec_decode_num_accepted_tokens",
-        ),
-        "estimated_read_bytes_total": (
-            "vllm:estimated_read_bytes_per_gpu_total",
-            "vllm:estimated_read_bytes_per_gpu",
-        ),
-    },
-    "sglang": {
-        "running": ("sglang:num_running_reqs",),
-        "waiting": ("sglang:num_queue_reqs",),
-        "kv_cache_usage": ("sglang:token_usage",),
-        "kv_cache_tokens_capacity": ("sglang:max_total_num_tokens",),
-        "preemptions_total": ("sglang:num_retracted_requests_total",),
-        "prompt_tokens_total": ("sglang:prompt_tokens_total",),
-        "generation_tokens_total": ("sglang:generation_tokens_total",),
-        "estimated_read_bytes_total": ("sglang:estimated_read_bytes_per_gpu_total",),
-    },
-    "llamacpp": {
-        "running": ("llamacpp:requests_processing",),
-        "waiting": ("llamacpp:requests_deferred",),
-        "kv_cache_usage": ("llamacpp:kv_cache_usage_ratio",),
-        "iterations_total": ("llamacpp:n_decode_total",),
-        "prompt_tokens_total": ("llamacpp:prompt_tokens_total",),
-        "computed_prompt_tokens_total": ("llamacpp:prompt_tokens_total",),
-        "generation_tokens_total": ("llamacpp:tokens_predicted_total",),
-        "spec_drafts_total": ("llamacpp:spec_decode_num_drafts_total",),
-        "spec_accepted_total": ("llamacpp:spec_decode_num_accepted_tokens_total",),
-    },
-}
-_KIND_OF: Mapping[str, EngineKind] = {
-    name: kind for kind, fields in _NAMES.items() for names in fields.values() for name in names
-}
-_COMPUTED = "local_compute"
-"""The `source` of prompt tokens that no cache gave."""
-_CACHE_CONFIG = "vllm:cache_config_info"
-_PROCESS_START = "process_start_time_seconds"
-_WANTED = frozenset({*_KIND_OF, _CACHE_CONFIG, _PROCESS_START})
-
 _COUNTERS = (
     "preemptions_total",
     "iterations_total",
@@ -165,19 +110,6 @@ _COUNTERS = (
     "spec_accepted_total",
     "estimated_read_bytes_total",
 )
-# Steps of two models read different bytes: their sum is no number of either.
-_OF_ONE_MODEL = frozenset(
-    {
-        "kv_cache_tokens_capacity",
-        "iterations_total",
-        "computed_prompt_tokens_total",
-        "prefix_cache_hits_total",
-        "spec_drafts_total",
-        "spec_accepted_total",
-        "estimated_read_bytes_total",
-    }
-)
-
 _LONGEST_LINE = 16_384
 _MOST_LINES = 50_000
 _MOST_DIGITS = 15
@@ -201,12 +133,12 @@ def read(page: bytes, at: float) -> EngineReading:
         return EngineReading(at, problem="the page is not UTF-8 text")
     except (ValueError, IndexError, KeyError):
         return EngineReading(at, problem="the page is not in the Prometheus text format")
-    kinds = sorted({_KIND_OF[name] for name in samples if name in _KIND_OF})
+    kinds = sorted({KIND_OF[name] for name in samples if name in KIND_OF})
     if not kinds:
         return EngineReading(
             at,
             problem="no metric of a known engine is on the page",
-            started_at=_started_at(samples.get(_PROCESS_START, [])),
+            started_at=_started_at(samples.get(PROCESS_START, [])),
         )
     if len(kinds) > 1:
         return EngineReading(at, problem=f"metrics of several engines: {', '.join(kinds)}")
@@ -259,13 +191,13 @@ def _samples(text: str) -> Mapping[str, list[Sample]]:
     """The samples that are wanted, by their names on the page. Raises ValueError and the like."""
     # Without the comments the parser takes each sample as it is and renames none. Not splitlines():
     # label values may hold other line separators.
-    lines = [line for line in text.split("\n") if _name(line) in _WANTED]
+    lines = [line for line in text.split("\n") if _name(line) in WANTED]
     if any(len(line) > _LONGEST_LINE for line in lines):
         raise ValueError("a line is too long to be a sample")
     found: dict[str, list[Sample]] = {}
     for family in text_string_to_metric_families("\n".join(lines)):
         for sample in family.samples:
-            if sample.labels.get("source", _COMPUTED) != _COMPUTED:
+            if sample.labels.get("source", COMPUTED) != COMPUTED:
                 continue
             found.setdefault(sample.name, []).append(sample)
     return found
@@ -277,25 +209,14 @@ def _name(line: str) -> str:
 
 
 def _reading(at: float, kind: EngineKind, samples: Mapping[str, list[Sample]]) -> EngineReading:
-    names = _NAMES[kind]
     series = {
         field: next((samples[name] for name in candidates if name in samples), [])
-        for field, candidates in names.items()
+        for field, candidates in NAMES[kind].items()
     }
-    everything = [sample for values in series.values() for sample in values]
-    identities = {_identity(sample) for sample in everything}
+    identities = {_identity(sample) for found in series.values() for sample in found}
     models = tuple(sorted({model for model, _ in identities if model}))
     of_engines = {(model, engine) for model, engine in identities if engine}
-    of_server = {(model, "") for model in models or ("",)}
-    values: dict[str, tuple[float, ...]] = {}
-    for field, found in series.items():
-        by_identity = _by_identity(found)
-        # A sum that lacks an engine or a model is no sum.
-        if by_identity is None or by_identity.keys() not in (of_engines, of_server):
-            continue
-        if field in _OF_ONE_MODEL and len(models) > 1:
-            continue
-        values[field] = tuple(by_identity[key] for key in sorted(by_identity))
+    values = _values(series, models, of_engines)
 
     def count(field: str) -> int | None:
         parts = values.get(field)
@@ -306,7 +227,7 @@ def _reading(at: float, kind: EngineKind, samples: Mapping[str, list[Sample]]) -
     usage = values.get("kv_cache_usage", ())
     if not all(part <= 1 for part in usage):
         usage = ()
-    config = samples.get(_CACHE_CONFIG, []) if kind == "vllm" and len(models) < 2 else []
+    config = samples.get(CACHE_CONFIG, []) if kind == "vllm" and len(models) < 2 else []
     engines = len({engine for _, engine in of_engines}) or 1
     iterations = count("iterations_total")
     read_bytes: float | None = sum(values.get("estimated_read_bytes_total", ())) or None
@@ -323,7 +244,7 @@ def _reading(at: float, kind: EngineKind, samples: Mapping[str, list[Sample]]) -
         kind=kind,
         models=models,
         engines=engines,
-        started_at=_started_at(samples.get(_PROCESS_START, [])),
+        started_at=_started_at(samples.get(PROCESS_START, [])),
         running=count("running"),
         waiting=count("waiting"),
         kv_cache_usage=max(usage, default=None),
@@ -339,6 +260,23 @@ def _reading(at: float, kind: EngineKind, samples: Mapping[str, list[Sample]]) -
         spec_accepted_total=count("spec_accepted_total"),
         estimated_read_bytes_total=read_bytes,
     )
+
+
+def _values(
+    series: Mapping[str, list[Sample]], models: tuple[str, ...], of_engines: set[tuple[str, str]]
+) -> Mapping[str, tuple[float, ...]]:
+    """Each field's value for every engine, or for the whole server, in the order of the engines."""
+    of_server = {(model, "") for model in models or ("",)}
+    values: dict[str, tuple[float, ...]] = {}
+    for field, found in series.items():
+        by_identity = _by_identity(found)
+        # A sum that lacks an engine or a model is no sum.
+        if by_identity is None or by_identity.keys() not in (of_engines, of_server):
+            continue
+        if field in OF_ONE_MODEL and len(models) > 1:
+            continue
+        values[field] = tuple(by_identity[key] for key in sorted(by_identity))
+    return values
 
 
 def _identity(sample: Sample) -> tuple[str, str]:

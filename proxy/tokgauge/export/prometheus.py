@@ -1,4 +1,4 @@
-"""The one list of metrics: every name, label and formula; `Record` → Prometheus.
+"""Figures of ended exchanges and of the moment → Prometheus.
 
 Computes nothing: what is not in a `Record` or a live figure gets no sample.
 """
@@ -18,127 +18,14 @@ from prometheus_client import (
 
 from tokgauge import __version__
 from tokgauge.diagnosis.live import Live
+from tokgauge.export.families import COUNTED, PUBLISHED, Family
 from tokgauge.export.histogram import Histogram
-from tokgauge.export.published import Family, Published
+from tokgauge.export.published import Published
 from tokgauge.measure.record import INJECTION_STATES, Record
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
-RATE_BUCKETS = (1, 2, 5, 10, 15, 20, 25, 30, 40, 50, 60, 80, 100, 150, 200, 300, 500, 1000)
-"""Upper bounds of `decode_tokens_per_second`, tokens per second of one sequence."""
-
-OVERHEAD_BUCKETS = (
-    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0,
-)  # fmt: skip
-
-
-RATIO_BUCKETS = (
-    0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0, 1.25, 1.5,
-    2.0, 4.0,
-)  # fmt: skip
-
 _CONTENDED = {"none": "false", "idle_neighbours": "false", "active_neighbours": "true"}
-
-PUBLISHED = (
-    Family(
-        "tokgauge_ceiling_tokens_per_second",
-        "Most tokens per second that the memory allows one stream at a short context: bandwidth of "
-        "the GPUs that serve a step / bytes of weights. basis=streamed: the bytes that one decode "
-        "step reads; basis=checkpoint: the whole checkpoint (the rule of thumb).",
-        ("model", "basis"),
-    ),
-    Family(
-        "tokgauge_memory_bandwidth_utilization_ratio",
-        "Achieved bandwidth / bandwidth of the GPUs that serve a step (model bandwidth "
-        "utilisation), over the last rate_window seconds, while decoding. Not clamped: above 1 the "
-        "inputs are wrong or a step yields more than is known. Absent when it cannot be judged.",
-        ("model", "basis"),
-    ),
-    Family(
-        "tokgauge_achieved_bandwidth_bytes_per_second",
-        "Steps per second while decoding x bytes per step (weights + KV cache of the running "
-        "sequences); steps from the engine's own count, else from the event rate of the streams.",
-        ("model", "basis"),
-    ),
-    Family(
-        "tokgauge_engine_estimated_bandwidth_bytes_per_second",
-        "vLLM's own estimate of the bytes it reads (--enable-mfu-metrics), per second of decoding, "
-        "all GPUs that serve a step.",
-        ("model",),
-    ),
-    Family(
-        "tokgauge_engine_to_computed_bandwidth_ratio",
-        "engine_estimated_bandwidth_bytes_per_second / achieved_bandwidth_bytes_per_second: "
-        "1 when vLLM and tokgauge count the same bytes.",
-        ("model",),
-    ),
-    Family(
-        "tokgauge_verdict",
-        "1 for the level that holds now, else 0.",
-        ("model", "level"),
-    ),
-    Family(
-        "tokgauge_verdict_cause",
-        "1 for the causes that the verdict names, each on evidence, else 0.",
-        ("model", "cause"),
-    ),
-    Family(
-        "tokgauge_model_info",
-        "Always 1; the model's root and where the bytes of weights and KV cache come from.",
-        ("model", "root", "streamed_source", "checkpoint_source", "kv_source"),
-    ),
-    Family("tokgauge_nvml_up", "1 while NVML answers, 0 while it does not."),
-    Family(
-        "tokgauge_nvml_errors_total",
-        "Failed NVML calls by kind, expected ones (not_supported) included.",
-        ("kind",),
-        counter=True,
-    ),
-    Family("tokgauge_gpu_info", "Always 1; UUID and name of a GPU.", ("gpu", "uuid", "name")),
-    Family(
-        "tokgauge_gpu_utilization_ratio",
-        "Share of the last second in which at least one kernel ran (NVML), 0-1.",
-        ("gpu",),
-    ),
-    Family("tokgauge_gpu_memory_used_bytes", "Memory in use (NVML).", ("gpu",)),
-    Family("tokgauge_gpu_memory_total_bytes", "Memory of the GPU (NVML).", ("gpu",)),
-    Family(
-        "tokgauge_gpu_memory_bandwidth_bytes_per_second",
-        "Theoretical memory bandwidth. source: settings; measured (settings); catalogue (table of "
-        "cards); nvml (bus width / 8 x maximum memory clock x 2).",
-        ("gpu", "source"),
-    ),
-    Family(
-        "tokgauge_gpu_dram_bandwidth_ratio",
-        "NVML's own measurement of DRAM bandwidth used / maximum (GPM, Hopper and later), 0-1.",
-        ("gpu",),
-    ),
-    Family("tokgauge_gpu_power_watts", "Power draw (NVML).", ("gpu",)),
-    Family(
-        "tokgauge_gpu_throttle",
-        "1 while the reason holds clocks down, else 0 (NVML; idle is not throttling).",
-        ("gpu", "reason"),
-    ),
-    Family(
-        "tokgauge_gpu_neighbour_processes",
-        "Processes on the engine's GPU that are not the engine. active: own SM time above 5 %, or "
-        "the GPU busy while the engine has nothing to do; idle: they only hold memory.",
-        ("gpu", "activity"),
-    ),
-    Family("tokgauge_gpu_neighbour_memory_bytes", "Memory that neighbours hold.", ("gpu",)),
-    Family(
-        "tokgauge_gpu_neighbour_sm_ratio",
-        "Sum of the neighbours' share of SM time, 0-1 each.",
-        ("gpu",),
-    ),
-    Family(
-        "tokgauge_gpu_contention",
-        "1 for the state that holds on an engine's GPU: none, idle_neighbours, active_neighbours, "
-        "unknown; else 0.",
-        ("gpu", "state"),
-    ),
-)
-"""What `Published` shows: figures of the engine and its GPUs, absent while they are not known."""
 
 
 class Metrics:
@@ -151,259 +38,106 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.published = Published(PUBLISHED)
         self.registry.register(self.published)
-        self._children: dict[tuple[Any, ...], Any] = {}
+        self._histograms: dict[str, Histogram] = {}
+        self._others: dict[str, Counter | Gauge] = {}
+        self._children: dict[tuple[str, ...], Any] = {}
+        for family in COUNTED:
+            self._make(family, duration_buckets)
+        self.measurement_errors = self._others["measurement_errors_total"]
+        self.records_lost = self._others["records_lost_total"]
+        self._child("build_info", __version__, platform.python_version()).set(1)
 
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"tokgauge_{name}", text, labels, registry=self.registry)
-
-        def gauge(name: str, text: str, *labels: str) -> Gauge:
-            return Gauge(f"tokgauge_{name}", text, labels, registry=self.registry)
-
-        def histogram(
-            name: str, text: str, *labels: str, buckets: Sequence[float] = duration_buckets
-        ) -> Histogram:
-            made = Histogram(f"tokgauge_{name}", text, labels, buckets)
+    def _make(self, family: Family, duration_buckets: Sequence[float]) -> None:
+        name = family.name.removeprefix("tokgauge_")
+        if family.kind == "histogram":
+            buckets = family.buckets or duration_buckets
+            made = Histogram(family.name, family.text, family.labels, buckets)
             self.registry.register(made)
-            return made
-
-        self.requests = counter(
-            "requests_total",
-            "Exchanges that ended. outcome: ok; client_closed (before the answer's last event); "
-            "upstream_error (status >= 400); "
-            "stream_error (error event in a 200); upstream_incomplete (cut before its end, or a "
-            "200 to a generating request without a whole answer in it); "
-            "upstream_stalled (silent for stream_idle_timeout); upstream_unreachable; timeout; "
-            "rejected (by the proxy: its limits, or no valid request); "
-            "proxy_shutdown (cut at the drain limit); "
-            "proxy_error (cut by a bug of the proxy, which is in its log).",
-            "model", "route", "stream", "outcome", "code",
-        )  # fmt: skip
-        self.requests_in_flight = gauge(
-            "requests_in_flight",
-            "Exchanges begun and not ended.",
-            "model",
-        )
-        self.streams_stalled = gauge(
-            "streams_stalled",
-            "Streams in flight that gave a first token and then no byte for stall_after seconds.",
-        )
-        self.finish_reasons = counter(
-            "finish_reasons_total",
-            "Choices that ended, by the finish_reason that the engine gave "
-            "(Anthropic's stop reasons under OpenAI's names).",
-            "model", "reason",
-        )  # fmt: skip
-        self.truncations = counter(
-            "truncations_total",
-            "Choices with finish_reason=length, by what cut them: request (tokens reached the "
-            "request's limit), context (prompt + completion reached the model's length), unknown.",
-            "model", "limit",
-        )  # fmt: skip
-        self.prompt_tokens = counter(
-            "prompt_tokens_total",
-            "Prompt tokens, cached ones included, from the engine's usage.",
-            "model",
-        )
-        self.cached_prompt_tokens = counter(
-            "cached_prompt_tokens_total",
-            "Prompt tokens that came from the prefix cache, from the engine's usage.",
-            "model",
-        )
-        self.completion_tokens = counter(
-            "completion_tokens_total",
-            "Completion tokens of ended exchanges. source=usage: the engine's count (the last one "
-            "seen); source=events: token events counted where the engine gave no usage, or one "
-            "that the stream contradicts.",
-            "model", "source",
-        )  # fmt: skip
-        self.reasoning_tokens = counter(
-            "reasoning_tokens_total",
-            "Completion tokens that were reasoning, from the engine's usage.",
-            "model",
-        )
-        self.token_events = counter(
-            "token_events_total",
-            "Stream events that carried a token, counted while they run (updated every second).",
-            "model",
-        )
-        self.request_duration = histogram(
-            "request_duration_seconds",
-            "Request fully received -> end of the answer.",
-            "model", "route", "stream",
-        )  # fmt: skip
-        self.time_to_first_token = histogram(
-            "time_to_first_token_seconds",
-            "Request fully received -> first event that carries a token, reasoning included; "
-            "streamed answers only.",
-            "model",
-        )
-        self.time_to_first_output = histogram(
-            "time_to_first_output_seconds",
-            "Request fully received -> first event with a token that is not reasoning; "
-            "streamed answers only.",
-            "model",
-        )
-        self.inter_chunk_latency = histogram(
-            "inter_chunk_latency_seconds",
-            "Gap between the arrivals of consecutive token events of one stream.",
-            "model",
-        )
-        self.time_per_output_token = histogram(
-            "time_per_output_token_seconds",
-            "(last token event - first token event) / (completion tokens - tokens of the first "
-            "event), per sequence. Absent below 16 tokens or 8 separate arrivals, and for tool "
-            "calls whose tokens did not each come with an event. source: where the token count "
-            "comes from.",
-            "model", "source",
-        )  # fmt: skip
-        self.silent_wait = histogram(
-            "silent_wait_seconds",
-            "What a person waited without seeing anything: time to first token when streamed, "
-            "the whole duration when not.",
-            "model", "stream",
-        )  # fmt: skip
-        self.decode_rate = histogram(
-            "decode_tokens_per_second",
-            "1 / time_per_output_token_seconds: tokens per second of one sequence.",
-            "model", "source",
-            buckets=RATE_BUCKETS,
-        )  # fmt: skip
-        self.ceiling_ratio = histogram(
-            "request_ceiling_ratio",
-            "Decode steps per second of one request / those of the single-stream ceiling at its "
-            "own context: bandwidth / (bytes of weights + KV cache). alone: no other request was "
-            "generating; in a batch a low ratio is normal. contended: a neighbour was active on "
-            "the engine's GPU.",
-            "model", "alone", "contended",
-            buckets=RATIO_BUCKETS,
-        )  # fmt: skip
-        self.overhead = histogram(
-            "proxy_overhead_seconds",
-            "Time of one exchange spent inside the proxy: request fully received -> handed to the "
-            "engine's connection, plus, for each chunk, arrival -> handed to the client's "
-            "connection; waiting for a slow client does not count.",
-            buckets=OVERHEAD_BUCKETS,
-        )
-        self.output_rate = gauge(
-            "output_tokens_per_second",
-            "Tokens per second over the last rate_window seconds, or since the first token where "
-            "that is less. Of ended answers the engine's count, spread evenly over their decoding; "
-            "of running ones token events x tokens per event of the model's finished answers (1 "
-            "until one has told).",
-            "model",
-        )
-        self.upstream_up = gauge(
-            "upstream_up",
-            "1 when the engine's last answer came, 0 when it could not be reached; "
-            "absent before the first try.",
-            "upstream",
-        )
-        self.usage_injection = gauge(
-            "usage_injection",
-            "1 for the state of usage injection that holds, else 0. learning: streams pass "
-            "unchanged until one has shown how they end; on: usage is asked for on behalf of "
-            "clients; off_unneeded: the engine tells it unasked; off_refused: it refuses the "
-            "wish; off_differs: more than one event differs with it; off_ignored: it tells no "
-            "usage all the same; off_setting: inject_usage = false. Of several relays each "
-            "learns by itself: 1 for every state that holds in one of them.",
-            "route", "state",
-        )  # fmt: skip
-        self.retries = counter(
-            "upstream_retries_total",
-            "Requests sent once more: a reused connection had died before any response byte, or "
-            "a request with the wish for usage had not the response that it should have.",
-        )
-        self.measurement_errors = counter(
-            "measurement_errors_total",
-            "Failures of the measuring side, by place; the traffic was not affected.",
-            "where",
-        )
-        self.records_lost = counter(
-            "records_lost_total",
-            "Frames that relays could not send to the analyst: ended exchanges and looks at the "
-            "running ones that are missing in these figures. The traffic was not affected.",
-        )
-        self.unread = counter(
-            "unparsed_responses_total",
-            "Answers that could not be read completely for measuring: encoding (unknown or "
-            "damaged), size (body too large), event_size (an event too large), json (invalid), "
-            "usage (a count that the stream contradicts: tokens came after it, or more token "
-            "events of one sequence than it counts tokens).",
-            "reason",
-        )
-        build = gauge("build_info", "Always 1; the proxy's version.", "version", "python")
-        build.labels(__version__, platform.python_version()).set(1)
+            self._histograms[name] = made
+        else:
+            kind = Counter if family.kind == "counter" else Gauge
+            self._others[name] = kind(
+                family.name, family.text, family.labels, registry=self.registry
+            )
 
     def record(self, done: Record, model: str) -> None:
         """Count one ended exchange under the label `model`."""
-        child = self._child
-        stream = "true" if done.stream else "false"
-        code = str(done.status) if done.status is not None else ""
-        child(self.requests, model, done.route, stream, done.outcome, code).inc()
-        self.request_duration.observe((model, done.route, stream), done.duration)
-        for reason in done.finish_reasons:
-            child(self.finish_reasons, model, reason).inc()
-        for limit in done.truncations:
-            child(self.truncations, model, limit).inc()
-        if done.prompt_tokens is not None:
-            child(self.prompt_tokens, model).inc(done.prompt_tokens)
-        if done.cached_prompt_tokens is not None:
-            child(self.cached_prompt_tokens, model).inc(done.cached_prompt_tokens)
-        if done.reasoning_tokens is not None:
-            child(self.reasoning_tokens, model).inc(done.reasoning_tokens)
-        if done.completion_tokens is not None:
-            child(self.completion_tokens, model, done.token_source).inc(done.completion_tokens)
-        if done.time_to_first_token is not None:
-            self.time_to_first_token.observe((model,), done.time_to_first_token)
-        if done.time_to_first_output is not None:
-            self.time_to_first_output.observe((model,), done.time_to_first_output)
-        if done.silent_wait is not None:
-            self.silent_wait.observe((model, stream), done.silent_wait)
-        if done.time_per_output_token is not None:
-            source = done.token_source or ""
-            self.time_per_output_token.observe((model, source), done.time_per_output_token)
-        if done.decode_tokens_per_second is not None:
-            source = done.token_source or ""
-            self.decode_rate.observe((model, source), done.decode_tokens_per_second)
-        if done.ceiling_ratio is not None and done.alone is not None:
-            alone = "true" if done.alone else "false"
-            contended = _CONTENDED.get(done.contention or "", "unknown")
-            self.ceiling_ratio.observe((model, alone, contended), done.ceiling_ratio)
-        if done.overhead is not None:
-            self.overhead.observe((), done.overhead)
-        if done.retried:
-            self.retries.inc()
-        for why in done.unread:
-            child(self.unread, why).inc()
+        self._count(done, model)
+        self._observe(done, model)
         if done.gaps:
             self.add_gaps(model, done.gaps, done.gaps_total)
 
+    def _count(self, done: Record, model: str) -> None:
+        child = self._child
+        code = str(done.status) if done.status is not None else ""
+        child("requests_total", model, done.route, _stream(done), done.outcome, code).inc()
+        for reason in done.finish_reasons:
+            child("finish_reasons_total", model, reason).inc()
+        for limit in done.truncations:
+            child("truncations_total", model, limit).inc()
+        if done.prompt_tokens is not None:
+            child("prompt_tokens_total", model).inc(done.prompt_tokens)
+        if done.cached_prompt_tokens is not None:
+            child("cached_prompt_tokens_total", model).inc(done.cached_prompt_tokens)
+        if done.reasoning_tokens is not None:
+            child("reasoning_tokens_total", model).inc(done.reasoning_tokens)
+        if done.completion_tokens is not None:
+            tokens = done.completion_tokens
+            child("completion_tokens_total", model, done.token_source).inc(tokens)
+        if done.retried:
+            child("upstream_retries_total").inc()
+        for why in done.unread:
+            child("unparsed_responses_total", why).inc()
+
+    def _observe(self, done: Record, model: str) -> None:
+        source = done.token_source or ""
+        contended = _CONTENDED.get(done.contention or "", "unknown")
+        alone = None if done.alone is None else "true" if done.alone else "false"
+        self._seen("request_duration_seconds", done.duration, model, done.route, _stream(done))
+        self._seen("time_to_first_token_seconds", done.time_to_first_token, model)
+        self._seen("time_to_first_output_seconds", done.time_to_first_output, model)
+        self._seen("silent_wait_seconds", done.silent_wait, model, _stream(done))
+        self._seen("time_per_output_token_seconds", done.time_per_output_token, model, source)
+        self._seen("decode_tokens_per_second", done.decode_tokens_per_second, model, source)
+        if alone is not None:
+            self._seen("request_ceiling_ratio", done.ceiling_ratio, model, alone, contended)
+        self._seen("proxy_overhead_seconds", done.overhead)
+
+    def _seen(self, name: str, value: float | None, *labels: str) -> None:
+        if value is not None:
+            self._histograms[name].observe(labels, value)
+
     def add_gaps(self, model: str, counts: Sequence[int], total: float) -> None:
         """Add gaps between events: how many in each bucket, and their sum in seconds."""
-        self.inter_chunk_latency.add((model,), counts, total)
+        self._histograms["inter_chunk_latency_seconds"].add((model,), counts, total)
 
     def set_live(self, live: Live, up: bool | None, upstream: str) -> None:
         """Figures of the moment."""
         for model, count in live.in_flight.items():
-            self._child(self.requests_in_flight, model).set(count)
+            self._child("requests_in_flight", model).set(count)
         for model, rate in live.output_rate.items():
-            self._child(self.output_rate, model).set(rate)
-        self.streams_stalled.set(live.stalled)
+            self._child("output_tokens_per_second", model).set(rate)
+        self._child("streams_stalled").set(live.stalled)
         if up is not None:
-            self._child(self.upstream_up, upstream).set(up)
+            self._child("upstream_up", upstream).set(up)
 
     def set_usage_injection(self, route: str, states: Collection[str]) -> None:
         """The states that hold for a route, each in one relay at least."""
         for each in INJECTION_STATES:
-            self._child(self.usage_injection, route, each).set(each in states)
+            self._child("usage_injection", route, each).set(each in states)
 
     def add_token_events(self, model: str, events: int) -> None:
         """Count token events of running streams."""
-        self._child(self.token_events, model).inc(events)
+        self._child("token_events_total", model).inc(events)
 
-    def _child(self, metric: Any, *labels: Any) -> Any:
-        key = (metric, *labels)
+    def _child(self, name: str, *labels: Any) -> Any:
+        key = (name, *labels)
         found = self._children.get(key)
         if found is None:
-            found = self._children[key] = metric.labels(*labels)
+            metric = self._others[name]
+            found = self._children[key] = metric.labels(*labels) if labels else metric
         return found
+
+
+def _stream(done: Record) -> str:
+    return "true" if done.stream else "false"

@@ -7,21 +7,12 @@ from math import isfinite
 from time import monotonic
 from typing import TypedDict
 
-import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from tokgauge.diagnosis.figures import Figures
-
-
-class Family(msgspec.Struct, frozen=True):
-    """Name, help text and labels of one published metric."""
-
-    name: str
-    text: str
-    labels: tuple[str, ...] = ()
-    counter: bool = False
+from tokgauge.export.families import Family
 
 
 class Sample(TypedDict):
@@ -72,7 +63,7 @@ class Published(Collector):
             figures.samples if figures is not None else {}
         )
         for family in self._families:
-            kind = CounterMetricFamily if family.counter else GaugeMetricFamily
+            kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
             metric = kind(family.name, family.text, labels=family.labels)
             for labels, value in samples.get(family.name, ()):
                 metric.add_metric(labels, value)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tokgauge.gpu.readings import GpuProcess, GpuReading, Snapshot
+from tokgauge.gpu.readings import GpuProcess, GpuReading, Snapshot, whole_sum
 
 __all__ = [
     "DEFAULT_ENGINE_NAMES",
@@ -21,7 +21,6 @@ __all__ = [
     "EngineOnGpu",
     "Neighbour",
     "State",
-    "Thresholds",
     "judge_gpu",
     "judge_snapshot",
     "was_busy",
@@ -50,15 +49,10 @@ _UNEXPLAINED_MEMORY_SHARE = 0.05
 
 _ORDER: tuple[State, ...] = ("none", "idle_neighbours", "unknown", "active_neighbours")
 
-
-@dataclass(frozen=True, slots=True)
-class Thresholds:
-    """Above `active_sm_ratio` of SM time a process is active (a desktop stays below); above
-    `busy_ratio` of utilisation the GPU is busy.
-    """
-
-    active_sm_ratio: float = 0.05
-    busy_ratio: float = 0.10
+# Share of SM time from which on a process runs: a desktop that draws its windows stays below.
+_ACTIVE_SM_RATIO = 0.05
+# Utilisation from which on a GPU is busy: a card with only a display attached stays below.
+_BUSY_RATIO = 0.10
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +133,6 @@ def judge_snapshot(
     snapshot: Snapshot,
     engine: EngineOnGpu,
     engine_busy: bool | None,
-    thresholds: Thresholds | None = None,
 ) -> tuple[Contention, ...]:
     """The judgement for each GPU that the engine uses, in the snapshot's order.
 
@@ -148,7 +141,6 @@ def judge_snapshot(
     several GPUs or on another machine, all are `unknown`: a busy GPU is no evidence while it may
     be somebody else's. A GPU that the engine does not use is left out.
     """
-    limits = thresholds or Thresholds()
     if engine.gpus is not None:
         used = [gpu for gpu in snapshot.gpus if engine.names_gpu(gpu)]
     else:
@@ -168,14 +160,13 @@ def judge_snapshot(
             )
             for gpu in snapshot.gpus
         )
-    return tuple(judge_gpu(gpu, engine, engine_busy, limits) for gpu in used)
+    return tuple(judge_gpu(gpu, engine, engine_busy) for gpu in used)
 
 
 def judge_gpu(
     reading: GpuReading,
     engine: EngineOnGpu,
     engine_busy: bool | None,
-    thresholds: Thresholds,
 ) -> Contention:
     """The judgement about one GPU that the engine is known to use.
 
@@ -193,59 +184,73 @@ def judge_gpu(
     # Processes are neighbours only once the engine itself is told from them.
     others = [process for process in processes or () if not engine.owns(process)] if own else []
     hidden = _unexplained_memory(reading)
-    gpu_busy = _is_busy(reading, thresholds)
-    neighbours = tuple(_neighbour(process, gpu_busy, thresholds) for process in others)
+    neighbours = tuple(_neighbour(process, _is_busy(reading)) for process in others)
+    state, evidence = _active(reading, own, neighbours, hidden, engine_busy) or _at_rest(
+        reading, own, neighbours, hidden
+    )
+    return Contention(
+        gpu=reading.index,
+        state=state,
+        evidence=evidence,
+        neighbours=neighbours,
+        neighbours_known=state == "none" or (bool(own) and not hidden),
+        engine_processes=len(own),
+    )
 
-    def verdict(state: State, evidence: str) -> Contention:
-        return Contention(
-            gpu=reading.index,
-            state=state,
-            evidence=evidence,
-            neighbours=neighbours,
-            neighbours_known=state == "none" or (bool(own) and not hidden),
-            engine_processes=len(own),
-        )
 
+def _active(
+    reading: GpuReading,
+    own: Sequence[GpuProcess],
+    neighbours: Sequence[Neighbour],
+    hidden: bool | None,
+    engine_busy: bool | None,
+) -> tuple[State, str] | None:
+    """That somebody runs beside the engine, with the evidence; None without any."""
     active = [neighbour for neighbour in neighbours if neighbour.activity == "active"]
     if active:
         shares = ", ".join(_describe(neighbour) for neighbour in active)
-        return verdict("active_neighbours", f"running beside the engine: {shares}")
-
+        return "active_neighbours", f"running beside the engine: {shares}"
     engine_runs = any(
-        process.sm_ratio is not None and process.sm_ratio >= thresholds.active_sm_ratio
-        for process in own
+        process.sm_ratio is not None and process.sm_ratio >= _ACTIVE_SM_RATIO for process in own
     )
     # When only the engine is on the GPU, a busy GPU means that it serves others directly.
-    alone = bool(own) and not others and hidden is False
-    if gpu_busy and engine_busy is False and not engine_runs and not alone:
-        return verdict(
+    alone = bool(own) and not neighbours and hidden is False
+    if _is_busy(reading) and engine_busy is False and not engine_runs and not alone:
+        return (
             "active_neighbours",
             f"the GPU is {reading.utilization_ratio:.0%} busy while the engine has nothing to do",
         )
+    return None
 
+
+def _at_rest(
+    reading: GpuReading,
+    own: Sequence[GpuProcess],
+    neighbours: Sequence[Neighbour],
+    hidden: bool | None,
+) -> tuple[State, str]:
+    """State and evidence where nobody is known to run beside the engine."""
+    processes = reading.processes
     if processes is None:
-        return verdict("unknown", "NVML cannot list the processes of this GPU")
+        return "unknown", "NVML cannot list the processes of this GPU"
     if not processes:
         used = reading.memory_used_bytes
         if used is not None and used <= _UNUSED_MEMORY_BYTES:
-            return verdict("none", "no process, and no memory in use")
+            return "none", "no process, and no memory in use"
         held = "unknown memory" if used is None else f"{_mib(used)} in use"
-        return verdict("unknown", f"no process is listed, but {held}: processes are hidden")
+        return "unknown", f"no process is listed, but {held}: processes are hidden"
     if not own:
-        return verdict(
-            "unknown",
-            f"none of {len(processes)} processes was recognised as the engine",
-        )
+        return "unknown", f"none of {len(processes)} processes was recognised as the engine"
     if not neighbours:
         if hidden:
-            return verdict("unknown", "more memory is in use than the listed processes hold")
-        return verdict("none", "only the engine is on this GPU")
+            return "unknown", "more memory is in use than the listed processes hold"
+        return "none", "only the engine is on this GPU"
     held = _held_by(neighbours)
-    if hidden and gpu_busy is not False:
-        return verdict("unknown", f"{held}; more memory is held by processes that are hidden")
+    if hidden and _is_busy(reading) is not False:
+        return "unknown", f"{held}; more memory is held by processes that are hidden"
     if all(neighbour.activity == "idle" for neighbour in neighbours):
-        return verdict("idle_neighbours", f"{held}; none of them runs")
-    return verdict("unknown", f"{held}; NVML does not tell whether they run")
+        return "idle_neighbours", f"{held}; none of them runs"
+    return "unknown", f"{held}; NVML does not tell whether they run"
 
 
 def _may_hide_engine(reading: GpuReading) -> bool:
@@ -262,16 +267,16 @@ def _may_hide_engine(reading: GpuReading) -> bool:
     return not unused and not named
 
 
-def _is_busy(reading: GpuReading, thresholds: Thresholds) -> bool | None:
+def _is_busy(reading: GpuReading) -> bool | None:
     if reading.utilization_ratio is None:
         return None
-    return reading.utilization_ratio >= thresholds.busy_ratio
+    return reading.utilization_ratio >= _BUSY_RATIO
 
 
-def _neighbour(process: GpuProcess, gpu_busy: bool | None, thresholds: Thresholds) -> Neighbour:
+def _neighbour(process: GpuProcess, gpu_busy: bool | None) -> Neighbour:
     activity: Activity
     if process.sm_ratio is not None:
-        activity = "active" if process.sm_ratio >= thresholds.active_sm_ratio else "idle"
+        activity = "active" if process.sm_ratio >= _ACTIVE_SM_RATIO else "idle"
     else:
         # On a GPU at rest nobody runs, whatever else is not told.
         activity = "idle" if gpu_busy is False else "unknown"
@@ -286,22 +291,21 @@ def _neighbour(process: GpuProcess, gpu_busy: bool | None, thresholds: Threshold
 
 def _unexplained_memory(reading: GpuReading) -> bool | None:
     """True when much more memory is in use than the listed processes hold; None when not told."""
-    held = [process.used_memory_bytes for process in reading.processes or ()]
-    known = [amount for amount in held if amount is not None]
-    if reading.memory_used_bytes is None or len(known) < len(held):
+    held = whole_sum(process.used_memory_bytes for process in reading.processes or ())
+    if reading.memory_used_bytes is None or held is None:
         return None
     allowance = max(
         _UNEXPLAINED_MEMORY_BYTES, _UNEXPLAINED_MEMORY_SHARE * (reading.memory_total_bytes or 0)
     )
-    return reading.memory_used_bytes - sum(known) > allowance
+    return reading.memory_used_bytes - held > allowance
 
 
 def _held_by(neighbours: Sequence[Neighbour]) -> str:
     count = f"{len(neighbours)} neighbour{'s' if len(neighbours) > 1 else ''}"
-    known = [item.memory_bytes for item in neighbours if item.memory_bytes is not None]
-    if len(known) < len(neighbours):
+    held = whole_sum(item.memory_bytes for item in neighbours)
+    if held is None:
         return f"{count} with memory that NVML does not tell"
-    return f"{count} with {_mib(sum(known))} of memory"
+    return f"{count} with {_mib(held)} of memory"
 
 
 def _describe(neighbour: Neighbour) -> str:
@@ -330,18 +334,14 @@ class ContentionHistory:
         self,
         engine: EngineOnGpu,
         engine_busy: Callable[[float], bool | None],
-        thresholds: Thresholds | None = None,
     ) -> None:
         self._engine = engine
         self._engine_busy = engine_busy
-        self._thresholds = thresholds or Thresholds()
         self._entries: tuple[tuple[float, State, tuple[Contention, ...]], ...] = ()
 
     def add(self, snapshot: Snapshot) -> None:
         """Judge a new snapshot and keep the result."""
-        found = judge_snapshot(
-            snapshot, self._engine, self._engine_busy(snapshot.at), self._thresholds
-        )
+        found = judge_snapshot(snapshot, self._engine, self._engine_busy(snapshot.at))
         state = worst([contention.state for contention in found])
         kept = self._entries[-self._KEPT + 1 :]
         self._entries = (*kept, (snapshot.at, state, found))

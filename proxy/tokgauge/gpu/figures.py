@@ -10,7 +10,7 @@ from typing import get_args
 
 from tokgauge.gpu.bandwidth import gpu_bandwidth
 from tokgauge.gpu.contention import Activity, Contention, State
-from tokgauge.gpu.readings import THROTTLE_REASONS, GpuReading, Snapshot
+from tokgauge.gpu.readings import THROTTLE_REASONS, GpuReading, Snapshot, whole_sum
 
 __all__ = [
     "STALE_AFTER_SECONDS",
@@ -129,19 +129,17 @@ def gpu_neighbour_processes(contentions: Sequence[Contention]) -> Iterator[Sampl
 def gpu_neighbour_memory_bytes(contentions: Sequence[Contention]) -> Iterator[Sample]:
     """Labels: gpu. Memory that neighbours hold; absent when NVML hides that of any."""
     for contention in _told_apart(contentions):
-        held = [item.memory_bytes for item in contention.neighbours]
-        known = [amount for amount in held if amount is not None]
-        if len(known) == len(held):
-            yield (str(contention.gpu),), float(sum(known))
+        held = whole_sum(item.memory_bytes for item in contention.neighbours)
+        if held is not None:
+            yield (str(contention.gpu),), float(held)
 
 
 def gpu_neighbour_sm_ratio(contentions: Sequence[Contention]) -> Iterator[Sample]:
     """Labels: gpu. Sum of the neighbours' SM time; absent when NVML hides that of any."""
     for contention in _told_apart(contentions):
-        shares = [item.sm_ratio for item in contention.neighbours]
-        known = [share for share in shares if share is not None]
-        if len(known) == len(shares):
-            yield (str(contention.gpu),), sum(known)
+        shares = whole_sum(item.sm_ratio for item in contention.neighbours)
+        if shares is not None:
+            yield (str(contention.gpu),), shares
 
 
 def _gpus(snapshot: Snapshot | None) -> tuple[GpuReading, ...]:

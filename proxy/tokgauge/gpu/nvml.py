@@ -1,10 +1,10 @@
 """Reads the GPUs through NVML (module `pynvml` of nvidia-ml-py), whatever goes wrong in it.
 
-All calls pass through one choke point, `NvmlReader._ask`, which turns every error into "absent" and
-counts it by kind. Errors that end an NVML session (driver unloaded or upgraded) close it; it is
-opened again with a growing pause. A lost card does the same but leaves the others readable.
-The library itself stays loaded: after an upgrade of the driver NVML may refuse this process until
-it is restarted (`lib_rm_version_mismatch`), and stays down till then.
+Calls pass through the choke point in nvml_calls.py, which turns every error into "absent". Errors
+that end an NVML session (driver unloaded or upgraded) close it; it is opened again with a growing
+pause. A lost card does the same but leaves the others readable. The library itself stays loaded:
+after an upgrade of the driver NVML may refuse this process until it is restarted
+(`lib_rm_version_mismatch`), and stays down till then.
 
 NVML calls may block for seconds when a driver hangs: read from a thread of its own (sampler.py).
 
@@ -16,15 +16,22 @@ import logging
 import math
 import os
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
 
 import pynvml
 
-from tokgauge.gpu.readings import THROTTLE_REASONS, GpuProcess, GpuReading, ProcessKind, Snapshot
+from tokgauge.gpu.dram_bandwidth import DramBandwidth
+from tokgauge.gpu.nvml_calls import DeviceLostError, Function, NvmlCalls, SessionEndedError, named
+from tokgauge.gpu.readings import (
+    THROTTLE_REASONS,
+    GpuProcess,
+    GpuReading,
+    ProcessKind,
+    Snapshot,
+    ratio_of,
+)
 
 __all__ = ["NvmlReader", "in_host_pid_namespace"]
 
@@ -35,85 +42,32 @@ _LONGEST_PAUSE_SECONDS = 60.0
 # How far back process utilisation is asked for, at least: NVML refreshes its samples about once
 # a second, and a younger question would find none and read as "idle".
 _SHORTEST_WINDOW_SECONDS = 1.0
-# NVML wants the two samples of a GPM metric to be at least this far apart.
-_GPM_SHORTEST_GAP_SECONDS = 0.1
 # Inode of the initial pid namespace (PROC_PID_INIT_INO in Linux's proc_ns.h).
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 
-_ERROR_KINDS: dict[int, str] = {
-    value: name.removeprefix("NVML_ERROR_").lower()
-    for name, value in vars(pynvml).items()
-    if name.startswith("NVML_ERROR_") and isinstance(value, int)
-}
-_SESSION_ENDED = frozenset(
-    {
-        pynvml.NVML_ERROR_UNINITIALIZED,
-        pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
-        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
-    }
-)
-_DEVICE_LOST = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
-_ASK_AN_OLDER_FUNCTION = frozenset(
-    {
-        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-        pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
-        pynvml.NVML_ERROR_DEPRECATED,
-    }
-)
-# pynvml raises NVMLError(0) when process utilisation succeeds at once, with nothing to report.
-_NO_SAMPLES = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS})
-
-# The C function's name (for the log) and a call of it, newest version first. The lambdas look the
-# function up when called, because an older pynvml may lack it: that is an AttributeError.
-_Function = tuple[str, Callable[..., Any]]
-_MEMORY: tuple[_Function, ...] = (
-    # Version 2 leaves the driver's own reserve out of `used`.
+# pynvml's own returns None, which here means that it failed.
+_INIT = (("nvmlInit", lambda: pynvml.nvmlInit() or True),)
+# Newest version first. Version 2 leaves the driver's own reserve out of `used`.
+_MEMORY = (
     (
         "nvmlDeviceGetMemoryInfo_v2",
         lambda gpu: pynvml.nvmlDeviceGetMemoryInfo(gpu, version=pynvml.nvmlMemory_v2),
     ),
-    ("nvmlDeviceGetMemoryInfo", lambda gpu: pynvml.nvmlDeviceGetMemoryInfo(gpu)),
+    *named("nvmlDeviceGetMemoryInfo"),
 )
-_CLOCK_REASONS: tuple[_Function, ...] = (
-    (
-        "nvmlDeviceGetCurrentClocksEventReasons",
-        lambda gpu: pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpu),
-    ),
-    (
-        "nvmlDeviceGetCurrentClocksThrottleReasons",
-        lambda gpu: pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu),
-    ),
+_CLOCK_REASONS = named(
+    "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
 )
-_PROCESSES: dict[ProcessKind, tuple[_Function, ...]] = {
-    "compute": (
-        (
-            "nvmlDeviceGetComputeRunningProcesses_v3",
-            lambda gpu: pynvml.nvmlDeviceGetComputeRunningProcesses_v3(gpu),
-        ),
-        (
-            "nvmlDeviceGetComputeRunningProcesses_v2",
-            lambda gpu: pynvml.nvmlDeviceGetComputeRunningProcesses_v2(gpu),
-        ),
+_PROCESS_UTILIZATION = named("nvmlDeviceGetProcessUtilization")
+_PROCESSES: dict[ProcessKind, tuple[Function, ...]] = {
+    "compute": named(
+        "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"
     ),
-    "mps": (
-        (
-            "nvmlDeviceGetMPSComputeRunningProcesses_v3",
-            lambda gpu: pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3(gpu),
-        ),
-        (
-            "nvmlDeviceGetMPSComputeRunningProcesses_v2",
-            lambda gpu: pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v2(gpu),
-        ),
+    "mps": named(
+        "nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v2"
     ),
-    "graphics": (
-        (
-            "nvmlDeviceGetGraphicsRunningProcesses_v3",
-            lambda gpu: pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3(gpu),
-        ),
-        (
-            "nvmlDeviceGetGraphicsRunningProcesses_v2",
-            lambda gpu: pynvml.nvmlDeviceGetGraphicsRunningProcesses_v2(gpu),
-        ),
+    "graphics": named(
+        "nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v2"
     ),
 }
 
@@ -128,14 +82,6 @@ def in_host_pid_namespace() -> bool:
         return os.readlink("/proc/self/ns/pid") == _INITIAL_PID_NAMESPACE
     except OSError:
         return False
-
-
-class _SessionEndedError(Exception):
-    """NVML as a whole can no longer be used; the session has to be opened again."""
-
-
-class _DeviceLostError(Exception):
-    """One GPU has gone; its handle is void."""
 
 
 class NvmlReader:
@@ -157,24 +103,20 @@ class NvmlReader:
         self._is_open = False
         self._gpu_lost = False
         self._problem: str | None = None
-        self._last_kind: str | None = None
         self._pause = _FIRST_PAUSE_SECONDS
         self._retry_at = -math.inf
         self._last_read_at: float | None = None
-        self._gpm: dict[int, _DramBandwidth] = {}
-        self._errors: Counter[str] = Counter()
-        self._missing: set[str] = set()
-        self._logged: set[str] = set()
+        self._gpm: dict[int, DramBandwidth] = {}
+        self._calls = NvmlCalls()
 
     def open(self) -> bool:
         """Open the session; False when NVML cannot be used now (then wait for the next `read`)."""
         if self._is_open:
             return True
-        # A driver may have been upgraded meanwhile.
-        self._missing.clear()
+        self._calls.look_again()
         try:
-            opened = self._ask((("nvmlInit", lambda: pynvml.nvmlInit() or True),))
-        except (_SessionEndedError, _DeviceLostError):
+            opened = self._calls.ask_newest(_INIT)
+        except (SessionEndedError, DeviceLostError):
             opened = None
         if opened is None:
             self._postpone()
@@ -194,7 +136,7 @@ class NvmlReader:
             return self._snapshot(at, up=False)
         try:
             gpus = self._read_gpus(at)
-        except (_SessionEndedError, _DeviceLostError):
+        except (SessionEndedError, DeviceLostError):
             self.close()
             self._postpone()
             return self._snapshot(at, up=False)
@@ -215,11 +157,11 @@ class NvmlReader:
         self._is_open = False
         self._gpu_lost = False
         for measure in self._gpm.values():
-            with contextlib.suppress(_SessionEndedError, _DeviceLostError):
-                measure.free(self._ask)
+            with contextlib.suppress(SessionEndedError, DeviceLostError):
+                measure.free(self._calls)
         self._gpm.clear()
-        with contextlib.suppress(_SessionEndedError, _DeviceLostError):
-            self._ask((("nvmlShutdown", lambda: pynvml.nvmlShutdown()),))
+        with contextlib.suppress(SessionEndedError, DeviceLostError):
+            self._calls.ask("nvmlShutdown")
 
     def _snapshot(self, at: float, *, up: bool, gpus: tuple[GpuReading, ...] = ()) -> Snapshot:
         return Snapshot(
@@ -227,107 +169,53 @@ class NvmlReader:
             up=up,
             gpus=gpus,
             problem=self._problem,
-            errors=MappingProxyType(dict(self._errors)),
+            errors=MappingProxyType(dict(self._calls.errors)),
         )
 
     def _postpone(self) -> None:
-        self._problem = self._last_kind
+        self._problem = self._calls.last_kind
         self._retry_at = self._clock() + self._pause
         self._pause = min(self._pause * 2, _LONGEST_PAUSE_SECONDS)
 
-    def _ask(self, functions: Sequence[_Function], *args: object, no_samples: object = None) -> Any:
-        """The choke point: the answer of the newest function that exists, or None.
-
-        `no_samples` is the answer to give for NOT_FOUND. Raises only _SessionEndedError and
-        _DeviceLostError.
-        """
-        for name, call in functions:
-            if name in self._missing:
-                continue
-            try:
-                return call(*args)
-            except pynvml.NVMLError as error:
-                code = int(error.value)
-                if no_samples is not None and code in _NO_SAMPLES:
-                    return no_samples
-                kind = _ERROR_KINDS.get(code, "unknown")
-                self._count(name, kind)
-                if code in _SESSION_ENDED:
-                    raise _SessionEndedError from error
-                if code in _DEVICE_LOST:
-                    raise _DeviceLostError from error
-                if code not in _ASK_AN_OLDER_FUNCTION:
-                    return None
-                self._missing.add(name)
-            except (pynvml.NVMLLibraryMismatchError, AttributeError):
-                self._count(name, "function_not_found")
-                self._missing.add(name)
-            except UnicodeError:
-                self._count(name, "unicode")
-                return None
-            except Exception:
-                # The border of this module: bindings have raised TypeError, OSError and
-                # ctypes.ArgumentError when library and struct versions differ.
-                self._count(name, "binding")
-                return None
-        return None
-
-    def _count(self, function: str, kind: str) -> None:
-        self._errors[kind] += 1
-        if kind in {"function_not_found", "binding"}:
-            # An unknown function is one that NVML has in another driver or pynvml version.
-            if function not in self._logged:
-                self._logged.add(function)
-                _log.info("NVML function %s cannot be used here (%s)", function, kind)
-        elif kind not in {"not_supported", "not_found", "unicode"}:
-            self._last_kind = kind
-            if kind not in self._logged:
-                self._logged.add(kind)
-                _log.warning("NVML: %s failed: %s", function, kind)
-
     def _read_gpus(self, at: float) -> tuple[GpuReading, ...]:
-        count = self._value("nvmlDeviceGetCount")
+        count = self._calls.ask("nvmlDeviceGetCount")
         if count is None:
-            raise _SessionEndedError
+            raise SessionEndedError
         gpus = []
         for index in range(count):
             try:
                 gpus.append(self._read_gpu(index, at))
-            except _DeviceLostError:
+            except DeviceLostError:
                 self._gpm.pop(index, None)
                 gpus.append(GpuReading(index=index, lost=True))
         return tuple(gpus)
 
-    def _value(self, name: str, *args: object) -> Any:
-        """The answer of the pynvml function `name`, or None."""
-        return self._ask(((name, lambda *given: getattr(pynvml, name)(*given)),), *args)
-
     def _read_gpu(self, index: int, at: float) -> GpuReading:
-        gpu = self._value("nvmlDeviceGetHandleByIndex", index)
+        gpu = self._calls.ask("nvmlDeviceGetHandleByIndex", index)
         if gpu is None:
             return GpuReading(index=index)
-        memory = self._ask(_MEMORY, gpu)
-        utilization = self._value("nvmlDeviceGetUtilizationRates", gpu)
-        milliwatts = self._value("nvmlDeviceGetPowerUsage", gpu)
-        reasons = self._ask(_CLOCK_REASONS, gpu)
-        mig_modes = self._value("nvmlDeviceGetMigMode", gpu)
-        ecc_modes = self._value("nvmlDeviceGetEccMode", gpu)
+        memory = self._calls.ask_newest(_MEMORY, gpu)
+        utilization = self._calls.ask("nvmlDeviceGetUtilizationRates", gpu)
+        milliwatts = self._calls.ask("nvmlDeviceGetPowerUsage", gpu)
+        reasons = self._calls.ask_newest(_CLOCK_REASONS, gpu)
+        mig_modes = self._calls.ask("nvmlDeviceGetMigMode", gpu)
+        ecc_modes = self._calls.ask("nvmlDeviceGetEccMode", gpu)
         mig = None if mig_modes is None else mig_modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE
         return GpuReading(
             index=index,
-            uuid=self._value("nvmlDeviceGetUUID", gpu),
-            name=self._value("nvmlDeviceGetName", gpu),
+            uuid=self._calls.ask("nvmlDeviceGetUUID", gpu),
+            name=self._calls.ask("nvmlDeviceGetName", gpu),
             # 0 is how some drivers say "not told" (GB10 gives a bus width of 0).
             memory_total_bytes=None if memory is None else int(memory.total) or None,
             memory_used_bytes=None if memory is None else int(memory.used),
-            utilization_ratio=_ratio(None if utilization is None else utilization.gpu),
-            memory_clock_mhz=self._value("nvmlDeviceGetClockInfo", gpu, pynvml.NVML_CLOCK_MEM)
+            utilization_ratio=ratio_of(None if utilization is None else utilization.gpu),
+            memory_clock_mhz=self._calls.ask("nvmlDeviceGetClockInfo", gpu, pynvml.NVML_CLOCK_MEM)
             or None,
-            max_memory_clock_mhz=self._value(
+            max_memory_clock_mhz=self._calls.ask(
                 "nvmlDeviceGetMaxClockInfo", gpu, pynvml.NVML_CLOCK_MEM
             )
             or None,
-            memory_bus_bits=self._value("nvmlDeviceGetMemoryBusWidth", gpu) or None,
+            memory_bus_bits=self._calls.ask("nvmlDeviceGetMemoryBusWidth", gpu) or None,
             power_watts=None if milliwatts is None else milliwatts / 1000,
             throttle_reasons=None if reasons is None else _reason_names(reasons),
             processes=self._read_processes(gpu, at),
@@ -343,7 +231,7 @@ class NvmlReader:
         """
         found: dict[int, GpuProcess] = {}
         for kind, functions in _PROCESSES.items():
-            listed = self._ask(functions, gpu)
+            listed = self._calls.ask_newest(functions, gpu)
             if listed is None:
                 if kind == "compute":
                     return None
@@ -370,7 +258,7 @@ class NvmlReader:
     def _name_of(self, pid: int) -> str | None:
         if not self._process_names:
             return None
-        name: str | None = self._value("nvmlSystemGetProcessName", pid)
+        name: str | None = self._calls.ask("nvmlSystemGetProcessName", pid)
         return name or None
 
     def _read_sm_ratios(self, gpu: object, at: float) -> dict[int, float | None] | None:
@@ -382,22 +270,12 @@ class NvmlReader:
         window = min(max(elapsed, _SHORTEST_WINDOW_SECONDS), 10.0)
         # NVML stamps its samples with the wall clock, in microseconds.
         since = int((time.time() - window) * 1e6)
-        samples = self._ask(
-            (
-                (
-                    "nvmlDeviceGetProcessUtilization",
-                    lambda *given: pynvml.nvmlDeviceGetProcessUtilization(*given),
-                ),
-            ),
-            gpu,
-            since,
-            no_samples=(),
-        )
+        samples = self._calls.ask_newest(_PROCESS_UTILIZATION, gpu, since, no_samples=())
         if samples is None:
             return None
         shares: dict[int, list[float | None]] = {}
         for sample in samples:
-            shares.setdefault(int(sample.pid), []).append(_ratio(sample.smUtil))
+            shares.setdefault(int(sample.pid), []).append(ratio_of(sample.smUtil))
         ratios: dict[int, float | None] = {}
         for pid, values in shares.items():
             known = [value for value in values if value is not None]
@@ -406,71 +284,11 @@ class NvmlReader:
 
     def _read_dram_bandwidth(self, index: int, gpu: object, at: float) -> float | None:
         if index not in self._gpm:
-            support = self._value("nvmlGpmQueryDeviceSupport", gpu)
+            support = self._calls.ask("nvmlGpmQueryDeviceSupport", gpu)
             if support is None or not support.isSupportedDevice:
                 return None
-            self._gpm[index] = _DramBandwidth()
-        return self._gpm[index].read(self._ask, gpu, at)
-
-
-class _DramBandwidth:
-    """GPM metric 10 of one GPU: the share of DRAM bandwidth used between two samples."""
-
-    def __init__(self) -> None:
-        self._older: Any = None
-        self._older_at = -math.inf
-        self._request: Any = None
-
-    def read(self, ask: Callable[..., Any], gpu: object, at: float) -> float | None:
-        """The share (0 to 1) since the previous call; None on the first call or when too soon."""
-        if self._older is not None and at - self._older_at < _GPM_SHORTEST_GAP_SECONDS:
-            return None
-        newer = ask((("nvmlGpmSampleAlloc", lambda: pynvml.nvmlGpmSampleAlloc()),))
-        if newer is None:
-            return None
-        taken = ask(
-            (("nvmlGpmSampleGet", lambda: pynvml.nvmlGpmSampleGet(gpu, newer)),),
-        )
-        older = self._older
-        if taken is None:
-            _free_sample(ask, newer)
-            return None
-        self._older, self._older_at = newer, at
-        if older is None:
-            return None
-        value = self._compare(ask, older, newer)
-        _free_sample(ask, older)
-        return value
-
-    def _compare(self, ask: Callable[..., Any], older: object, newer: object) -> float | None:
-        if self._request is None:
-            self._request = pynvml.c_nvmlGpmMetricsGet_t()
-        request = self._request
-        request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
-        request.numMetrics = 1
-        request.sample1, request.sample2 = older, newer
-        metric = request.metrics[0]
-        metric.metricId = pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL
-        answer = ask((("nvmlGpmMetricsGet", lambda: pynvml.nvmlGpmMetricsGet(request)),))
-        if answer is None or metric.nvmlReturn != pynvml.NVML_SUCCESS:
-            return None
-        return _ratio(metric.value)
-
-    def free(self, ask: Callable[..., Any]) -> None:
-        """Give the kept sample back to NVML."""
-        if self._older is not None:
-            older, self._older = self._older, None
-            _free_sample(ask, older)
-
-
-def _free_sample(ask: Callable[..., Any], sample: object) -> None:
-    ask((("nvmlGpmSampleFree", lambda: pynvml.nvmlGpmSampleFree(sample)),))
-
-
-def _ratio(percent: float | None) -> float | None:
-    if percent is None or not 0 <= percent <= 100:
-        return None
-    return percent / 100
+            self._gpm[index] = DramBandwidth()
+        return self._gpm[index].read(self._calls, gpu, at)
 
 
 def _reason_names(bits: int) -> frozenset[str]:

@@ -4,12 +4,20 @@ Every value may be None, which means "not told": unsupported by the card, hidden
 lost with the GPU. None is never replaced by 0.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, TypeVar
 
-__all__ = ["THROTTLE_REASONS", "GpuProcess", "GpuReading", "ProcessKind", "Snapshot"]
+__all__ = [
+    "THROTTLE_REASONS",
+    "GpuProcess",
+    "GpuReading",
+    "ProcessKind",
+    "Snapshot",
+    "ratio_of",
+    "whole_sum",
+]
 
 ProcessKind = Literal["compute", "mps", "graphics"]
 
@@ -91,3 +99,23 @@ class Snapshot:
     def age(self, now: float) -> float:
         """Seconds since this snapshot was taken. A sampler that hangs shows itself here."""
         return now - self.at
+
+
+Number = TypeVar("Number", int, float)
+
+
+def whole_sum(values: Iterable[Number | None]) -> Number | None:
+    """The sum; None when any part is unknown: a partial sum is no sum."""
+    total: Number = 0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
+
+
+def ratio_of(percent: float | None) -> float | None:
+    """0 to 1; None for what is none: older drivers report shares above 100."""
+    if percent is None or not 0 <= percent <= 100:
+        return None
+    return percent / 100

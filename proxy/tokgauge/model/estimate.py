@@ -41,7 +41,7 @@ def estimate_weights(parameters: float, bits: float) -> WeightsFound:
     embedding = embedding_parameters(parameters)
     matrices = 1 if parameters < _SMALL else 2
     inner = parameters - matrices * embedding
-    outer_bits = max(bits, 16.0) if bits < 16 else bits
+    outer_bits = max(bits, 16.0)
     body = inner * bits_in_files(bits) / 8
     head = embedding * outer_bits / 8
     source = f"estimate: {parameters:g} parameters x {bits:g} bits"

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tokgauge.model.errors import CheckpointError
 from tokgauge.model.files import exists, file_size
+from tokgauge.model.members import count
 from tokgauge.model.tensors import Tensor
 
 __all__ = ["GgufFile", "read_gguf"]
@@ -61,15 +62,14 @@ def read_gguf(path: Path) -> GgufFile:
     fields = parts[0][1]
 
     def stated(key: str) -> int | None:
-        value = fields.get(f"{fields.get('general.architecture')}.{key}")
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
+        return count(fields, f"{fields.get('general.architecture')}.{key}")
 
     return GgufFile(
         [tensor for tensors, _ in parts for tensor in tensors],
         fields,
         layers=stated("block_count"),
-        experts=stated("expert_count") or None,
-        experts_per_token=stated("expert_used_count") or None,
+        experts=stated("expert_count"),
+        experts_per_token=stated("expert_used_count"),
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from tokgauge.model.kv import KvCache, KvGroup, KvUnknown
 from tokgauge.model.layers import AttentionKind
+from tokgauge.model.members import count
 
 __all__ = ["gguf_not_understood", "kv_from_gguf"]
 
@@ -62,9 +63,7 @@ def kv_from_gguf(
         value_bytes = _CACHE_BYTES[cache_dtype]
 
     def number(key: str) -> int | None:
-        value = fields.get(f"{architecture}.{key}")
-        whole = isinstance(value, int) and not isinstance(value, bool) and value > 0
-        return value if whole and isinstance(value, int) else None
+        return count(fields, f"{architecture}.{key}")
 
     layers = number("block_count")
     if layers is None or layers > 10_000:

@@ -1,4 +1,7 @@
-"""Reads members of a decoded config.json without believing that they are what they should be."""
+"""Reads members of what others have written without believing that they are what they should be.
+
+A config.json, the metadata of a GGUF file, the list of an engine's models.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["ServedModel", "base_models", "served_models"]
+from tokgauge.model.members import count, text
+
+__all__ = ["ServedModel", "served_models"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,24 +32,11 @@ def served_models(payload: Any) -> tuple[ServedModel, ...]:
     return tuple(
         ServedModel(
             id=card["id"],
-            root=_text(card.get("root")),
-            parent=_text(card.get("parent")),
-            max_model_len=_count(card.get("max_model_len")),
-            owned_by=_text(card.get("owned_by")),
+            root=text(card, "root"),
+            parent=text(card, "parent"),
+            max_model_len=count(card, "max_model_len"),
+            owned_by=text(card, "owned_by"),
         )
         for card in data
         if isinstance(card, dict) and isinstance(card.get("id"), str)
     )
-
-
-def base_models(payload: Any) -> tuple[ServedModel, ...]:
-    """The cards whose root holds the weights: those without a parent."""
-    return tuple(model for model in served_models(payload) if model.parent is None)
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None
-
-
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

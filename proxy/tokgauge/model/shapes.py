@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from tokgauge.model.config import ModelConfig
-from tokgauge.model.tensors import Role, Tensor, layer_index, role_of
+from tokgauge.model.tensors import UNPACKED, Role, Tensor, layer_index, role_of
 
 __all__ = ["kv_values_by_layer", "stored_dtype"]
 
@@ -14,8 +14,6 @@ _PROJECTION = re.compile(
     r"\.(?:self_attn|attn|attention|self_attention)\.(?:attention\.)?"
     r"(?P<which>k_proj|v_proj|wk|wv)\.(?:base_layer\.)?(?P<part>weight|scales|weight_packed)$"
 )
-_UNPACKED = frozenset(("BF16", "F16", "F32", "F8_E4M3", "F8_E5M2"))
-"""Types of which one element is one weight, so that shapes tell sizes."""
 _DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 
 
@@ -50,7 +48,7 @@ def _outputs(tensor: Tensor, part: str) -> int | None:
         return None
     if part == "scales":
         return tensor.shape[1]  # one row of AWQ and GPTQ scales for each group of inputs
-    if part == "weight_packed" or tensor.dtype in _UNPACKED:
+    if part == "weight_packed" or tensor.dtype in UNPACKED:
         return tensor.shape[0]
     return None
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 __all__ = [
+    "UNPACKED",
     "Role",
     "Tensor",
     "drafting_layers",
@@ -30,6 +31,10 @@ class Tensor:
     bytes: int
     dtype: str
     shape: tuple[int, ...]
+
+
+UNPACKED = frozenset(("BF16", "F16", "F32", "F8_E4M3", "F8_E5M2"))
+"""Types of which one element is one weight, so that shapes tell how many there are."""
 
 
 class Role(Enum):

@@ -14,6 +14,7 @@ from typing import Literal
 
 from tokgauge.model.errors import CheckpointError
 from tokgauge.model.tensors import (
+    UNPACKED,
     Role,
     Tensor,
     drafting_layers,
@@ -130,10 +131,9 @@ class WeightsFound:
 
 @dataclass(frozen=True, slots=True)
 class WeightsUnknown:
-    """Neither basis is known: why, and which setting helps."""
+    """Neither basis is known, and why. The setting weights_bytes helps."""
 
     reason: str
-    what_to_set: str = "weights_bytes"
 
 
 def split_tensors(
@@ -175,32 +175,17 @@ def split_tensors(
     routed = by_role[Role.EXPERT]
     size = _Sizes(reads, tensors=tensors, quant_bits=quant_bits)
     passed = sum(map(size.times, {layer for t in dense if (layer := layer_path(t.name))}))
-    if not routed:
-        if experts is not None and experts > 1:
-            raise CheckpointError("its experts are not recognised among its tensors")
-        parameters = size.parameters(dense)
-        return Streamed(
-            size.bytes(dense),
-            parameters=parameters,
-            speedup=_speedup(dense),
-            head_bytes=size.bytes(head),
-            layers=passed,
-            dequantised=_dequantised(dense),
-        )
-    if experts is None or experts_per_token is None or experts_per_token > experts:
-        raise CheckpointError("how many of its experts a token uses is not stated")
-    _check_experts(routed, experts)
-    dense_parameters, routed_parameters = size.parameters(dense), size.parameters(routed)
-    share = experts_per_token / (choices or experts)
+    number, per_token = _routing(routed, experts, experts_per_token)
+    share = per_token / (choices or number) if number else 0.0
+    parameters, of_experts = size.parameters(dense), size.parameters(routed)
+    known = parameters is not None and of_experts is not None
     return Streamed(
         size.bytes(dense),
-        expert_bytes=size.bytes(routed) / experts,
-        experts=experts,
-        experts_per_token=experts_per_token,
-        choices=choices,
-        parameters=None
-        if dense_parameters is None or routed_parameters is None
-        else dense_parameters + routed_parameters * share,
+        expert_bytes=size.bytes(routed) / number if number else 0.0,
+        experts=number,
+        experts_per_token=per_token,
+        choices=choices if number else None,
+        parameters=(parameters or 0.0) + (of_experts or 0.0) * share if known else None,
         speedup=_speedup([*dense, *routed]),
         head_bytes=size.bytes(head),
         layers=passed,
@@ -208,8 +193,17 @@ def split_tensors(
     )
 
 
-_WHOLE = frozenset(("BF16", "F16", "F32", "F8_E4M3", "F8_E5M2"))
-"""Types of which one element is one weight."""
+def _routing(routed: list[Tensor], experts: int | None, per_token: int | None) -> tuple[int, int]:
+    """Experts of a layer, and those of a token; 0 without any. Raises CheckpointError in doubt."""
+    if not routed:
+        if experts is not None and experts > 1:
+            raise CheckpointError("its experts are not recognised among its tensors")
+        return 0, 0
+    if experts is None or per_token is None or per_token > experts:
+        raise CheckpointError("how many of its experts a token uses is not stated")
+    _check_experts(routed, experts)
+    return experts, per_token
+
 
 _INTEGERS = frozenset(("I8", "I16", "U16", "U32", "I64", "U64", "BOOL"))
 
@@ -257,7 +251,7 @@ class _Sizes:
             return 0.0
         if "scale" in last or "quant_" in last or last.endswith("_bias"):
             return 0.0
-        if tensor.dtype in _WHOLE:
+        if tensor.dtype in UNPACKED:
             return float(prod(tensor.shape))
         if tensor.dtype == "I32":
             return None if self._packed is None else float(prod(tensor.shape) * self._packed)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 from tokgauge.gpu.contention import Contention, EngineOnGpu, State, judge_snapshot, worst
@@ -39,12 +38,7 @@ class GpuWatch:
         self._sampler.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._sampler.stop()
 
     def _add(self, snapshot: Snapshot) -> None:

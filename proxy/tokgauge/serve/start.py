@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from tokgauge.diagnosis.calibration_file import CalibrationFileError, read_calibrations
 from tokgauge.engine.address import EngineAddress
 from tokgauge.export.opentelemetry import check_extra
 from tokgauge.export.request_log import STANDARD_OUTPUT
@@ -111,6 +112,11 @@ def check(settings: Settings) -> None:
             pass
     engine = settings.engine
     EngineAddress.of(engine.upstream, ca_file=engine.upstream_ca_file).tls_context()
+    if engine.calibration is not None:
+        try:
+            read_calibrations(engine.calibration)
+        except CalibrationFileError as error:
+            raise OSError(str(error)) from error
     if settings.otel:
         check_extra()
 

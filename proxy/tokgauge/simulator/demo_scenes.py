@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tokgauge.simulator.checkpoint import write_awq, write_bf16
-from tokgauge.simulator.gpu import Scene, active_neighbour_scene, founding_scene
+from tokgauge.simulator.gpu import Scene
+from tokgauge.simulator.gpu_scenes import active_neighbour_scene, founding_scene
 
 
 @dataclass(frozen=True, slots=True)

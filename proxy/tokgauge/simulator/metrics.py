@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import generate_latest
 
@@ -21,6 +23,7 @@ _LATENCY = (
 _REQUEST_TIME = (
     0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680,
 )  # fmt: skip
+_PROMPT_SOURCES = ("local_compute", "local_cache_hit", "external_kv_transfer")
 _FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 
 
@@ -30,6 +33,62 @@ def _one_two_five(limit: int) -> tuple[float, ...]:
     return tuple(value for value in values if value <= limit)
 
 
+_TOKEN_COUNTS: tuple[float, ...] = ()
+"""Buckets that follow from the model's length."""
+
+
+class _Family(NamedTuple):
+    kind: type[Counter] | type[Gauge] | type[Histogram]
+    name: str
+    text: str
+    buckets: tuple[float, ...] = _TOKEN_COUNTS
+    label: str | None = None
+    """Beside those of every metric."""
+
+
+# In the order in which vLLM lists them.
+_FAMILIES = (
+    _Family(Counter, "estimated_flops_per_gpu", "Estimated floating point operations per GPU."),
+    _Family(Counter, "estimated_read_bytes_per_gpu", "Estimated bytes read from memory per GPU."),
+    _Family(Gauge, "num_requests_running", "Requests in execution batches."),
+    _Family(Gauge, "num_requests_waiting", "Requests waiting to be processed."),
+    _Family(Gauge, "num_requests_waiting_by_reason", "Waiting requests by reason.", label="reason"),
+    _Family(Gauge, "kv_cache_usage_perc", "KV-cache usage, 1 is 100 percent."),
+    _Family(Counter, "prefix_cache_queries", "Queried tokens."),
+    _Family(Counter, "prefix_cache_hits", "Cached tokens."),
+    _Family(Counter, "num_preemptions", "Cumulative preemptions."),
+    _Family(Counter, "prompt_tokens", "Prefill tokens processed."),
+    _Family(Counter, "prompt_tokens_by_source", "Prompt tokens by source.", label="source"),
+    _Family(Counter, "prompt_tokens_cached", "Cached prompt tokens."),
+    _Family(Counter, "generation_tokens", "Generation tokens."),
+    _Family(
+        Counter, "request_success", "Successfully processed requests.", label="finished_reason"
+    ),
+    _Family(Histogram, "request_prompt_tokens", "Prefill tokens of a request."),
+    _Family(Histogram, "request_generation_tokens", "Generation tokens of a request."),
+    _Family(Histogram, "iteration_tokens_total", "Tokens per engine step.", _ITERATION),
+    _Family(Histogram, "request_params_n", "The request parameter n.", (1, 2, 5, 10, 20)),
+    _Family(Histogram, "request_params_max_tokens", "The request parameter max_tokens."),
+    _Family(Histogram, "time_to_first_token_seconds", "Time to first token.", _TTFT),
+    _Family(Histogram, "inter_token_latency_seconds", "Time between tokens.", _LATENCY),
+    _Family(
+        Histogram, "request_time_per_output_token_seconds", "Mean time per output token.", _LATENCY
+    ),
+    _Family(Histogram, "e2e_request_latency_seconds", "End to end latency.", _REQUEST_TIME),
+    _Family(Histogram, "request_queue_time_seconds", "Time in the waiting phase.", _REQUEST_TIME),
+    _Family(
+        Histogram, "request_inference_time_seconds", "Time in the running phase.", _REQUEST_TIME
+    ),
+    _Family(Histogram, "request_prefill_time_seconds", "Time in the prefill phase.", _REQUEST_TIME),
+    _Family(Histogram, "request_decode_time_seconds", "Time in the decode phase.", _REQUEST_TIME),
+)
+_SPECULATION = (
+    _Family(Counter, "spec_decode_num_drafts", "Number of drafts."),
+    _Family(Counter, "spec_decode_num_draft_tokens", "Draft tokens."),
+    _Family(Counter, "spec_decode_num_accepted_tokens", "Accepted tokens."),
+)
+
+
 class EngineMetrics:
     """A registry of its own; implements the scheduler's Recorder."""
 
@@ -37,106 +96,40 @@ class EngineMetrics:
         self._mfu = profile.mfu_metrics
         self._registry = CollectorRegistry()
         self._values = {"engine": "0", "model_name": profile.model}
+        self._token_counts = _one_two_five(profile.max_model_len)
+        self._metrics: dict[str, Any] = {}
         ProcessCollector(registry=self._registry)
-        # In the order in which vLLM lists them.
-        self._flops = self._counter(
-            "estimated_flops_per_gpu", "Estimated floating point operations per GPU."
+        for family in _FAMILIES:
+            self._register(family)
+        waiting = self._metrics["num_requests_waiting_by_reason"]
+        self._waiting = [
+            self._metrics["num_requests_waiting"], waiting.labels(**self._values, reason="capacity")
+        ]  # fmt: skip
+        waiting.labels(**self._values, reason="deferred")
+        by_source = self._metrics["prompt_tokens_by_source"]
+        self._computed, self._hit, _ = (
+            by_source.labels(**self._values, source=source) for source in _PROMPT_SOURCES
         )
-        self._read_bytes = self._counter(
-            "estimated_read_bytes_per_gpu", "Estimated bytes read from memory per GPU."
-        )
-        self._running = self._gauge("num_requests_running", "Requests in execution batches.")
-        self._waiting = self._gauge("num_requests_waiting", "Requests waiting to be processed.")
-        by_reason = Gauge(
-            "vllm:num_requests_waiting_by_reason",
-            "Waiting requests by reason.",
-            [*self._values, "reason"],
-            registry=self._registry,
-        )
-        self._waiting_capacity = by_reason.labels(**self._values, reason="capacity")
-        by_reason.labels(**self._values, reason="deferred")
-        self._cache_usage = self._gauge("kv_cache_usage_perc", "KV-cache usage, 1 is 100 percent.")
-        self._prefix_queries = self._counter("prefix_cache_queries", "Queried tokens.")
-        self._prefix_hits = self._counter("prefix_cache_hits", "Cached tokens.")
-        self._preemptions = self._counter("num_preemptions", "Cumulative preemptions.")
-        self._prompt_tokens = self._counter("prompt_tokens", "Prefill tokens processed.")
-        by_source = Counter(
-            "vllm:prompt_tokens_by_source",
-            "Number of prompt tokens by source.",
-            [*self._values, "source"],
-            registry=self._registry,
-        )
-        self._computed_tokens = by_source.labels(**self._values, source="local_compute")
-        self._hit_tokens = by_source.labels(**self._values, source="local_cache_hit")
-        by_source.labels(**self._values, source="external_kv_transfer")
-        self._cached_tokens = self._counter("prompt_tokens_cached", "Cached prompt tokens.")
-        self._generation_tokens = self._counter("generation_tokens", "Generation tokens.")
-        success = Counter(
-            "vllm:request_success",
-            "Successfully processed requests.",
-            [*self._values, "finished_reason"],
-            registry=self._registry,
-        )
-        self._success = {
-            reason: success.labels(**self._values, finished_reason=reason)
-            for reason in _FINISH_REASONS
-        }
-        token_counts = _one_two_five(profile.max_model_len)
-        self._request_prompt = self._histogram(
-            "request_prompt_tokens", "Prefill tokens of a request.", token_counts
-        )
-        self._request_generation = self._histogram(
-            "request_generation_tokens", "Generation tokens of a request.", token_counts
-        )
-        self._iteration = self._histogram(
-            "iteration_tokens_total", "Tokens per engine step.", _ITERATION
-        )
-        self._params_n = self._histogram(
-            "request_params_n", "The request parameter n.", (1, 2, 5, 10, 20)
-        )
-        self._params_max_tokens = self._histogram(
-            "request_params_max_tokens", "The request parameter max_tokens.", token_counts
-        )
-        self._ttft = self._histogram("time_to_first_token_seconds", "Time to first token.", _TTFT)
-        self._inter_token = self._histogram(
-            "inter_token_latency_seconds", "Time between tokens.", _LATENCY
-        )
-        self._per_output_token = self._histogram(
-            "request_time_per_output_token_seconds", "Mean time per output token.", _LATENCY
-        )
-        self._e2e = self._histogram(
-            "e2e_request_latency_seconds", "End to end latency.", _REQUEST_TIME
-        )
-        self._queue = self._histogram(
-            "request_queue_time_seconds", "Time in the waiting phase.", _REQUEST_TIME
-        )
-        self._inference = self._histogram(
-            "request_inference_time_seconds", "Time in the running phase.", _REQUEST_TIME
-        )
-        self._prefill = self._histogram(
-            "request_prefill_time_seconds", "Time in the prefill phase.", _REQUEST_TIME
-        )
-        self._decode = self._histogram(
-            "request_decode_time_seconds", "Time in the decode phase.", _REQUEST_TIME
-        )
+        for reason in _FINISH_REASONS:
+            self._finished(reason)
         self._cache_config(profile)
-        self._drafts: Counter | None = None
         if profile.tokens_per_step > 1:
             self._register_speculation()
 
-    def _counter(self, name: str, text: str) -> Counter:
-        metric = Counter(f"vllm:{name}", text, [*self._values], registry=self._registry)
-        return metric.labels(**self._values)
-
-    def _gauge(self, name: str, text: str) -> Gauge:
-        metric = Gauge(f"vllm:{name}", text, [*self._values], registry=self._registry)
-        return metric.labels(**self._values)
-
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        metric = Histogram(
-            f"vllm:{name}", text, [*self._values], buckets=buckets, registry=self._registry
+    def _register(self, family: _Family) -> None:
+        """Make the metric; the one of this model where it has no label besides."""
+        labels = [*self._values, *([family.label] if family.label else [])]
+        more: dict[str, Any] = {}
+        if family.kind is Histogram:
+            more["buckets"] = family.buckets or self._token_counts
+        metric = family.kind(
+            f"vllm:{family.name}", family.text, labels, registry=self._registry, **more
         )
-        return metric.labels(**self._values)
+        self._metrics[family.name] = metric if family.label else metric.labels(**self._values)
+
+    def _finished(self, reason: str) -> Any:
+        success = self._metrics["request_success"]
+        return success.labels(**self._values, finished_reason=reason)
 
     def _cache_config(self, profile: EngineProfile) -> None:
         size = profile.num_gpu_blocks * profile.block_size
@@ -162,63 +155,69 @@ class EngineMetrics:
         )
         info.labels(**labels).set(1)
 
-    def _register_speculation(self) -> Counter:
-        self._drafts = self._counter("spec_decode_num_drafts", "Number of drafts.")
-        self._draft_tokens = self._counter("spec_decode_num_draft_tokens", "Draft tokens.")
-        self._accepted = self._counter("spec_decode_num_accepted_tokens", "Accepted tokens.")
-        return self._drafts
+    def _register_speculation(self) -> None:
+        for family in _SPECULATION:
+            self._register(family)
 
     def step(self, tokens: int, read_bytes: float, flops: float) -> None:
-        self._iteration.observe(tokens)
+        self._metrics["iteration_tokens_total"].observe(tokens)
         if self._mfu:
-            self._read_bytes.inc(read_bytes)
-            self._flops.inc(flops)
+            self._metrics["estimated_read_bytes_per_gpu"].inc(read_bytes)
+            self._metrics["estimated_flops_per_gpu"].inc(flops)
 
     def admitted(self, prompt_tokens: int, cached_tokens: int) -> None:
-        self._prefix_queries.inc(prompt_tokens)
-        self._prefix_hits.inc(cached_tokens)
-        self._cached_tokens.inc(cached_tokens)
+        self._metrics["prefix_cache_queries"].inc(prompt_tokens)
+        self._metrics["prefix_cache_hits"].inc(cached_tokens)
+        self._metrics["prompt_tokens_cached"].inc(cached_tokens)
 
     def first_token(self, sequence: Sequence, now: float) -> None:
-        self._prompt_tokens.inc(len(sequence.prompt))
-        self._computed_tokens.inc(len(sequence.prompt) - sequence.cached)
-        self._hit_tokens.inc(sequence.cached)
-        self._ttft.observe(now - sequence.arrived)
+        self._metrics["prompt_tokens"].inc(len(sequence.prompt))
+        self._computed.inc(len(sequence.prompt) - sequence.cached)
+        self._hit.inc(sequence.cached)
+        self._metrics["time_to_first_token_seconds"].observe(now - sequence.arrived)
 
     def tokens(self, count: int, gap: float | None) -> None:
-        self._generation_tokens.inc(count)
+        self._metrics["generation_tokens"].inc(count)
         if gap is not None:
-            self._inter_token.observe(gap)
+            self._metrics["inter_token_latency_seconds"].observe(gap)
 
     def speculated(self, drafted: int, accepted: int) -> None:
-        drafts = self._drafts or self._register_speculation()
-        drafts.inc()
-        self._draft_tokens.inc(drafted)
-        self._accepted.inc(accepted)
+        if "spec_decode_num_drafts" not in self._metrics:
+            self._register_speculation()
+        self._metrics["spec_decode_num_drafts"].inc()
+        self._metrics["spec_decode_num_draft_tokens"].inc(drafted)
+        self._metrics["spec_decode_num_accepted_tokens"].inc(accepted)
 
     def preempted(self) -> None:
-        self._preemptions.inc()
+        self._metrics["num_preemptions"].inc()
 
     def finished(self, sequence: Sequence, reason: str, now: float) -> None:
-        self._success[reason].inc()
-        self._request_prompt.observe(len(sequence.prompt))
-        self._request_generation.observe(sequence.generated)
-        self._params_n.observe(sequence.choices)
+        self._finished(reason).inc()
+        seen = {
+            "request_prompt_tokens": len(sequence.prompt),
+            "request_generation_tokens": sequence.generated,
+            "request_params_n": sequence.choices,
+        }
         if sequence.requested_limit is not None:
-            self._params_max_tokens.observe(sequence.requested_limit)
+            seen["request_params_max_tokens"] = sequence.requested_limit
         scheduled = sequence.arrived if sequence.scheduled is None else sequence.scheduled
         first = now if sequence.first_token is None else sequence.first_token
-        self._e2e.observe(now - sequence.arrived)
-        self._queue.observe(scheduled - sequence.arrived)
-        self._prefill.observe(first - scheduled)
-        self._decode.observe(now - first)
-        self._inference.observe(now - scheduled)
+        times = {
+            "e2e_request_latency_seconds": now - sequence.arrived,
+            "request_queue_time_seconds": scheduled - sequence.arrived,
+            "request_prefill_time_seconds": first - scheduled,
+            "request_decode_time_seconds": now - first,
+            "request_inference_time_seconds": now - scheduled,
+        }
         if sequence.generated > 1:
-            self._per_output_token.observe((now - first) / (sequence.generated - 1))
+            per_token = (now - first) / (sequence.generated - 1)
+            times["request_time_per_output_token_seconds"] = per_token
+        for name, value in {**seen, **times}.items():
+            self._metrics[name].observe(value)
 
     def render(self, scheduler: Scheduler) -> bytes:
-        self._running.set(scheduler.running)
-        self._waiting.set(scheduler.waiting)
-        self._waiting_capacity.set(scheduler.waiting)
-        self._cache_usage.set(scheduler.cache_usage)
+        self._metrics["num_requests_running"].set(scheduler.running)
+        for waiting in self._waiting:
+            waiting.set(scheduler.waiting)
+        self._metrics["kv_cache_usage_perc"].set(scheduler.cache_usage)
         return generate_latest(self._registry)

@@ -1,0 +1,1 @@
+"""The designed experiment that tells what a step costs: contexts x batches x prompt lengths."""

@@ -1,0 +1,255 @@
+"""The constants of the expected time from what was observed: work and how long it took.
+
+    t = n t0 + s t_seq + bytes / B_eff + prompt tokens / P_eff + answers begun x their start
+
+By least squares with relative errors (`linear`), no constant below 0 and no bandwidth above the
+cards' own. The last term is for times to a first token that were seen from outside: HTTP,
+tokenising and one pass over the weights, whatever the length of the prompt. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tokgauge.diagnosis.expected_time import Constants, Interval, StepWork
+from tokgauge.diagnosis.linear import Matrix, Solution, solve
+
+Constant = Literal["fixed", "per_sequence", "bandwidth", "prefill"]
+
+_MATTERS = 0.25
+"""A constant is told where its error is no larger than this share of all that was observed …"""
+
+_TOLD = 0.30
+"""… or than this share of itself."""
+
+_VARIES = 1.3
+"""Amounts of a step that are less than so many times apart hardly vary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """work took `seconds`; starts: answers whose time to the first token these are (then `work` is
+    their prompts alone). weight: how much it counts, up to 1.
+    """
+
+    work: StepWork
+    seconds: float
+    starts: float = 0.0
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """A constant that the observations do not tell, and what would tell it."""
+
+    constant: Constant
+    because: str
+    would_tell: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotTold:
+    """Why nothing follows from the observations."""
+
+    missing: tuple[Missing, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """Constants that were observed together: `Costs`.
+
+    coefficients and covariance: of t0 [s], t_seq [s], 1 / B_eff [s/byte], 1 / P_eff [s/token], 0
+    for a prefill that is not told. scatter, prompt_scatter: how far off new work is, as a share.
+    largest_batch: of a step that was observed, on average over its observation.
+    """
+
+    constants: Constants
+    coefficients: tuple[float, ...]
+    covariance: Matrix
+    scatter: float
+    prompt_scatter: float
+    quantile: float
+    largest_batch: float
+    observations: int
+    missing: tuple[Missing, ...] = ()
+
+    def expected(self, work: StepWork) -> Interval | None:
+        """Seconds that the work should take, right in 19 of 20 cases; None without P_eff.
+
+        What is decoded is computed within t_seq, up to the batches that were observed.
+        """
+        if work.prompt_tokens and self.constants.prefill is None:
+            return None
+        amounts = (work.steps, work.sequence_steps, work.bytes, work.prompt_tokens)
+        parts = [amount * c for amount, c in zip(amounts, self.coefficients, strict=True)]
+        variance = sum(
+            amounts[i] * amounts[j] * self.covariance[i][j] for i in range(4) for j in range(4)
+        )
+        fixed, reading, prompts = parts[0] + parts[1], parts[2], parts[3]
+        variance += (self.scatter * (fixed + reading)) ** 2 + (self.prompt_scatter * prompts) ** 2
+        error = self.quantile * math.sqrt(variance)
+        longest = fixed + reading + prompts
+        if work.sequence_steps > self.largest_batch * work.steps:
+            decoding = work.decoded_tokens * self.coefficients[3]
+            longest += max(0.0, decoding - reading)
+        # Reading and computing of a step may overlap.
+        shortest = fixed + max(reading, prompts)
+        return Interval(max(shortest - error, shortest / 10), longest + error)
+
+
+def fit(
+    observations: Sequence[Observation],
+    source: Literal["calibrated", "fitted"],
+    bandwidth: float | None = None,
+) -> Fitted | NotTold:
+    """The constants, with intervals that hold 95 % each.
+
+    bandwidth: theoretical, of all GPUs that serve a step [bytes/s]; None where not known.
+    """
+    useful = [o for o in observations if o.seconds > 0 and o.weight > 0]
+    steps = [o for o in useful if not o.starts and o.work.steps > 0]
+    prompts = [o for o in useful if o.starts and o.work.prompt_tokens > 0]
+    mixed = any(o.work.prompt_tokens for o in steps)
+    columns = 4 if mixed else 3
+    decode = _solved(steps, [_of_steps(o)[:columns] for o in steps], _least(bandwidth)[:columns])
+    if decode is None:
+        return NotTold((_few("bandwidth", len(steps)),))
+    computing, prompt_scatter = None, decode.scatter
+    found = _solved(prompts, [(o.work.prompt_tokens, o.starts) for o in prompts], (0.0, 0.0))
+    if found is not None:
+        computing = (found.coefficients[0], found.covariance[0][0])
+        prompt_scatter = found.scatter
+    elif mixed:
+        computing = (decode.coefficients[3], decode.covariance[3][3])
+    missing = [m for m in _missing(steps, decode, bandwidth) if m is not None]
+    quantile = max(decode.quantile, found.quantile if found is not None else 0.0)
+    if computing is None or quantile * math.sqrt(computing[1]) > _TOLD * computing[0]:
+        computing = None
+        missing.append(_prefill_missing(prompts or [o for o in steps if o.work.prompt_tokens]))
+    if any(m.constant != "prefill" for m in missing):
+        return NotTold(tuple(missing))
+    return _fitted(steps, decode, computing, prompt_scatter, quantile, missing, source, bandwidth,
+                   mixed=mixed and found is None, count=len(useful))  # fmt: skip
+
+
+def _solved(
+    observations: Sequence[Observation],
+    rows: Sequence[Sequence[float]],
+    least: Sequence[float],
+) -> Solution | None:
+    if any(not any(row[j] > 0 for row in rows) for j in range(len(least))):
+        return None
+    return solve(rows, [o.seconds for o in observations], [o.weight for o in observations], least)
+
+
+def _of_steps(o: Observation) -> tuple[float, ...]:
+    work = o.work
+    return (work.steps, work.sequence_steps, work.bytes, work.prompt_tokens)
+
+
+def _least(bandwidth: float | None) -> tuple[float, ...]:
+    return (0.0, 0.0, 1 / bandwidth if bandwidth is not None else 0.0, 0.0)
+
+
+def _fitted(
+    steps: Sequence[Observation], decode: Solution, computing: tuple[float, float] | None,
+    prompt_scatter: float, quantile: float, missing: Sequence[Missing],
+    source: Literal["calibrated", "fitted"], bandwidth: float | None, *, mixed: bool, count: int,
+) -> Fitted:  # fmt: skip
+    c = [*decode.coefficients[:3], computing[0] if computing is not None else 0.0]
+    covariance = [[0.0] * 4 for _ in range(4)]
+    known = 4 if mixed and computing is not None else 3
+    for i in range(known):
+        for j in range(known):
+            covariance[i][j] = decode.covariance[i][j]
+    if computing is not None:
+        covariance[3][3] = computing[1]
+    within = [_interval(value, quantile * math.sqrt(covariance[i][i])) for i, value in enumerate(c)]
+    prefill = None
+    if computing is not None:
+        prefill = Interval(1 / within[3].high, 1 / within[3].low)
+    slowest = 1 / within[2].high
+    fastest = 1 / within[2].low if within[2].low > 0 else math.inf
+    return Fitted(
+        constants=Constants(
+            fixed=within[0],
+            per_sequence=within[1],
+            bandwidth=Interval(slowest, min(fastest, bandwidth or math.inf)),
+            prefill=prefill,
+            source=source,
+        ),
+        coefficients=tuple(c),
+        covariance=tuple(tuple(row) for row in covariance),
+        scatter=decode.scatter,
+        prompt_scatter=prompt_scatter,
+        quantile=quantile,
+        largest_batch=max(o.work.sequence_steps / o.work.steps for o in steps),
+        observations=count,
+        missing=tuple(missing),
+    )
+
+
+def _interval(value: float, error: float) -> Interval:
+    return Interval(max(0.0, value - error), value + error)
+
+
+def _missing(
+    steps: Sequence[Observation], decode: Solution, bandwidth: float | None
+) -> list[Missing | None]:
+    """Which of t0, t_seq and B_eff the observations do not tell."""
+    bytes_vary = _varies([o.work.bytes / o.work.steps for o in steps])
+    batches_vary = _varies([o.work.sequence_steps / o.work.steps for o in steps])
+    both = "batch and context to vary apart from each other"
+    found: list[Missing | None] = []
+    for j, constant in enumerate(_DECODE):
+        value = decode.coefficients[j]
+        error = decode.quantile * math.sqrt(decode.covariance[j][j])
+        share = min(o.seconds / _of_steps(o)[j] for o in steps if _of_steps(o)[j] > 0)
+        unbounded = constant == "bandwidth" and bandwidth is None and error >= value
+        if not unbounded and (error <= _MATTERS * share or error <= _TOLD * value):
+            continue
+        if not bytes_vary and constant != "per_sequence":
+            because = "all steps read about as many bytes, so their fixed cost is not told from it"
+            found.append(
+                Missing(
+                    constant=constant, because=because,
+                    would_tell="batches or contexts that make some steps read more than others",
+                )
+            )  # fmt: skip
+        elif not batches_vary and constant != "bandwidth":
+            because = "all steps had about as many sequences, so theirs is not told from fixed cost"
+            found.append(
+                Missing(constant=constant, because=because, would_tell="batches that differ")
+            )
+        else:
+            because = "the times scatter too much, or what they depend on varies only together"
+            found.append(Missing(constant=constant, because=because, would_tell=both))
+    return found
+
+
+_DECODE: tuple[Constant, ...] = ("fixed", "per_sequence", "bandwidth")
+
+
+def _varies(amounts: Sequence[float]) -> bool:
+    return max(amounts) > _VARIES * min(amounts)
+
+
+def _few(constant: Constant, count: int) -> Missing:
+    return Missing(
+        constant=constant,
+        because=f"only {count} observations, or most of them too far from the others",
+        would_tell="more of them, with batches and contexts that differ",
+    )
+
+
+def _prefill_missing(prompts: Sequence[Observation]) -> Missing:
+    if not prompts:
+        because = "no prompt was observed"
+    else:
+        because = "the times of prompts scatter too much, or their lengths hardly vary"
+    return Missing(
+        constant="prefill", because=because, would_tell="prompts of several lengths, some long"
+    )

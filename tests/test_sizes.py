@@ -45,8 +45,10 @@ def attributes(found: ast.ClassDef) -> set[str]:
     """Fields that the class declares, and what its methods set on `self`."""
     names = set()
     for statement in found.body:
-        targets = statement.targets if isinstance(statement, ast.Assign) else [statement]
-        targets = [each.target if isinstance(each, ast.AnnAssign) else each for each in targets]
+        if isinstance(statement, ast.Assign):
+            targets = statement.targets
+        else:
+            targets = [statement.target] if isinstance(statement, ast.AnnAssign) else []
         names |= {each.id for each in targets if isinstance(each, ast.Name)}
     for node in ast.walk(found):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):

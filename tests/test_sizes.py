@@ -19,6 +19,7 @@ ATTRIBUTES_OF_A_CLASS = 20
 TABLES = {
     "commands/plan.py: command": "its options, one a line",
     "settings/fields.py: Settings": "every setting",
+    "settings/fields.py: Engine": "every setting of an engine",
     "serve/relay_app.py: RelaySettings": "the settings that a relay has to know",
     "measure/record.py: Record": "what is sent of one exchange",
     "diagnosis/evidence.py: Evidence": "all that is known of one model",
@@ -45,10 +46,10 @@ def attributes(found: ast.ClassDef) -> set[str]:
     """Fields that the class declares, and what its methods set on `self`."""
     names = set()
     for statement in found.body:
-        targets: list[ast.AST] = (
-            [*statement.targets] if isinstance(statement, ast.Assign) else [statement]
-        )
-        targets = [each.target if isinstance(each, ast.AnnAssign) else each for each in targets]
+        if isinstance(statement, ast.Assign):
+            targets = statement.targets
+        else:
+            targets = [statement.target] if isinstance(statement, ast.AnnAssign) else []
         names |= {each.id for each in targets if isinstance(each, ast.Name)}
     for node in ast.walk(found):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):

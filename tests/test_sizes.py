@@ -18,7 +18,8 @@ ATTRIBUTES_OF_A_CLASS = 20
 
 TABLES = {
     "commands/plan.py: command": "its options, one a line",
-    "settings/fields.py: Settings": "every setting",
+    "settings/fields.py: Engine": "every setting of an engine",
+    "settings/fields.py: Settings": "every other setting",
     "serve/relay_app.py: RelaySettings": "the settings that a relay has to know",
     "measure/record.py: Record": "what is sent of one exchange",
     "diagnosis/evidence.py: Evidence": "all that is known of one model",

@@ -46,9 +46,11 @@ def attributes(found: ast.ClassDef) -> set[str]:
     """Fields that the class declares, and what its methods set on `self`."""
     names = set()
     for statement in found.body:
-        targets = statement.targets if isinstance(statement, ast.Assign) else [statement]
-        targets = [each.target if isinstance(each, ast.AnnAssign) else each for each in targets]
-        names |= {each.id for each in targets if isinstance(each, ast.Name)}
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                names.add(name)
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                names.add(name)
     for node in ast.walk(found):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             names |= {node.attr} if ast.unparse(node.value) == "self" else set()

@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 from tokgauge.commands.calibrate import command
 from tokgauge.diagnosis.calibration_file import Entry, HoldsFor, matching, read_calibrations
-from tokgauge.simulator import gpu as simulated
+from tokgauge.simulator.gpu import Scene
+from tokgauge.simulator.nvml import SimulatedNvml
 from tokgauge.simulator.profile import EngineProfile
 from tokgauge.simulator.server import running_engine
 
@@ -31,7 +32,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A machine without GPUs, and without the tester's own settings."""
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "NO_PROXY", "TOKGAUGE_CONFIG"):
         monkeypatch.delenv(name, raising=False)
-    library = simulated.SimulatedNvml(simulated.Scene(gpus=()))
+    library = SimulatedNvml(Scene(gpus=()))
     library.install()
     yield
     library.uninstall()

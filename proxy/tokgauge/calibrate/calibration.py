@@ -11,15 +11,12 @@ from tokgauge.calibrate.errors import CalibrationError
 from tokgauge.calibrate.experiment import Experiment, run_experiment
 from tokgauge.calibrate.inputs import StepReader
 from tokgauge.diagnosis import ceiling_inputs
-from tokgauge.diagnosis.calibration_file import HoldsFor
+from tokgauge.diagnosis.calibration_file import HoldsFor, holds_for
 from tokgauge.diagnosis.fit import Fitted, NotTold
-from tokgauge.diagnosis.inputs import ModelBytes
 from tokgauge.gpu.contention import judge_snapshot
 from tokgauge.gpu.nvml import NvmlReader
 from tokgauge.gpu.readings import GpuReading
-from tokgauge.model.kv import KvCache
 from tokgauge.model.served import ServedModel
-from tokgauge.model.weights import WeightsFound
 from tokgauge.settings import Engine, Settings
 
 
@@ -63,22 +60,6 @@ async def calibrated(
         made,
         made.constants(bandwidth),
         notes,
-    )
-
-
-def holds_for(
-    engine: Engine, card: ServedModel, found: ModelBytes, kind: str | None, version: str | None,
-    gpu: str | None,
-) -> HoldsFor:  # fmt: skip
-    """What a calibration of this engine holds for."""
-    weights = found.weights
-    return HoldsFor(
-        model=engine.model_path or card.root or card.id,
-        engine=f"{kind} {version}" if kind is not None and version is not None else None,
-        card=gpu,
-        tensor_parallel=engine.tensor_parallel_size,
-        weights_bytes=weights.bytes_per_step(1.0) if isinstance(weights, WeightsFound) else None,
-        kv_cache=found.kv.bytes_per_token if isinstance(found.kv, KvCache) else None,
     )
 
 

@@ -14,10 +14,11 @@ from tokgauge.diagnosis.efficiency import (
     stream_ceilings,
 )
 from tokgauge.diagnosis.expected_time import Constants, Normal
+from tokgauge.diagnosis.fit import Observation
 from tokgauge.diagnosis.gathering import engine_read, evidence_of
 from tokgauge.diagnosis.inputs import Inputs, StreamSeen, WindowSeen
 from tokgauge.diagnosis.judgement import Judgement, judge
-from tokgauge.diagnosis.normal import normal_of
+from tokgauge.diagnosis.normal import normal_of, works
 from tokgauge.diagnosis.work import (
     ONE_SHORT_STREAM,
     NoEfficiency,
@@ -31,6 +32,9 @@ from tokgauge.diagnosis.work import (
 from tokgauge.gpu.bandwidth import Bandwidth
 from tokgauge.model.weights import Basis
 
+_UNCOUNTED_MATTERS = 0.02
+"""Share of the time that may have gone into what is not counted."""
+
 _PREFILL_SHARE_LIMIT = 0.3
 """The share of the bandwidth is one of decoding: above this share of prompts there is none."""
 
@@ -41,16 +45,17 @@ class Assessment:
 
     ceilings: of the stream that was measured, else of one alone with a short context. efficiency:
     as computed, also where `speed` does not rely on it. normal: expected time beside the time that
-    it took. constants: of a step, as measured here or as the traffic shows them. prefill_rate,
-    prefill_ceiling: prompt tokens that are computed, and could be at most [1/s]. engine_read: the
-    engine's own estimate of what it reads [bytes/s]. speed: the answer to "is the GPU as fast as it
-    should be?".
+    it took. observed: the work itself, where all of it is known. constants: of a step, as measured
+    here or as the traffic shows them. prefill_rate, prefill_ceiling: prompt tokens that are
+    computed, and could be at most [1/s]. engine_read: the engine's own estimate of what it reads
+    [bytes/s]. speed: the answer to "is the GPU as fast as it should be?".
     """
 
     bandwidth: Bandwidth
     ceilings: Mapping[Basis, StreamCeiling] = field(default_factory=dict)
     efficiency: Efficiency | None = None
     normal: Normal | None = None
+    observed: Observation | None = None
     constants: Constants | None = None
     prefill_rate: float | None = None
     prefill_ceiling: float | None = None
@@ -76,6 +81,7 @@ def assess(inputs: Inputs) -> Assessment:
         ceilings=_ceilings(inputs),
         efficiency=efficiency if isinstance(efficiency, Efficiency) else None,
         normal=normal,
+        observed=_observed(inputs, work, step) if normal is not None else None,
         constants=_constants(inputs),
         prefill_rate=_prefill_rate(work),
         prefill_ceiling=None if inputs.roof is None else 1 / inputs.roof.seconds(1),
@@ -83,6 +89,18 @@ def assess(inputs: Inputs) -> Assessment:
         tokens_per_step=tokens_per_step(seen),
         speed=judge(evidence_of(inputs, work, doubt or efficiency, normal)),
     )
+
+
+def _observed(
+    inputs: Inputs, work: Work | NoEfficiency, step: StepBytes | NoEfficiency
+) -> Observation | None:
+    """None where a part of the time may have gone into what is not counted."""
+    if isinstance(work, NoEfficiency) or isinstance(step, NoEfficiency):
+        return None
+    fewest, most = works(inputs, work, step)
+    if fewest != most or work.uncounted > _UNCOUNTED_MATTERS * work.working_seconds:
+        return None
+    return Observation(fewest, work.working_seconds)
 
 
 def _constants(inputs: Inputs) -> Constants | None:

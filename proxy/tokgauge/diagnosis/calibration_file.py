@@ -16,6 +16,11 @@ from pathlib import Path
 import msgspec
 
 from tokgauge.diagnosis.fit import Fitted
+from tokgauge.diagnosis.inputs import ModelBytes
+from tokgauge.model.kv import KvCache
+from tokgauge.model.served import ServedModel
+from tokgauge.model.weights import WeightsFound
+from tokgauge.settings import Engine
 
 FORMAT = 1
 
@@ -59,6 +64,22 @@ class HoldsFor:
             if size is not None and is_size is not None and abs(size - is_size) > 0.01 * size:
                 return f"{name} {is_size:.0f} bytes, calibrated was {size:.0f}"
         return None
+
+
+def holds_for(
+    engine: Engine, card: ServedModel, found: ModelBytes, kind: str | None, version: str | None,
+    gpu: str | None,
+) -> HoldsFor:  # fmt: skip
+    """What a calibration of this engine holds for."""
+    weights = found.weights
+    return HoldsFor(
+        model=engine.model_path or card.root or card.id,
+        engine=f"{kind} {version}" if kind is not None and version is not None else None,
+        card=gpu,
+        tensor_parallel=engine.tensor_parallel_size,
+        weights_bytes=weights.bytes_per_step(1.0) if isinstance(weights, WeightsFound) else None,
+        kv_cache=found.kv.bytes_per_token if isinstance(found.kv, KvCache) else None,
+    )
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

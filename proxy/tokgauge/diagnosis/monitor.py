@@ -5,7 +5,7 @@ Runs in the analyst. Holds no formula of its own: `assess` has them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from time import monotonic
 
@@ -13,13 +13,16 @@ import msgspec
 
 from tokgauge.diagnosis import ceiling_inputs
 from tokgauge.diagnosis.assess import assess
+from tokgauge.diagnosis.calibration_file import Entry, holds_for
 from tokgauge.diagnosis.conditions import Conditions, conditions
 from tokgauge.diagnosis.efficiency import request_ratio
 from tokgauge.diagnosis.engine_gpus import EngineGpus, GpusNow
+from tokgauge.diagnosis.expected_time import Costs
 from tokgauge.diagnosis.figures import Figures
 from tokgauge.diagnosis.inputs import Inputs
 from tokgauge.diagnosis.model_files import ModelFiles
 from tokgauge.diagnosis.publishing import figures_of
+from tokgauge.diagnosis.step_costs import StepCosts
 from tokgauge.diagnosis.traffic import Traffic
 from tokgauge.diagnosis.traffic_window import TrafficWindow
 from tokgauge.engine.facts import EngineFacts, ServedNow
@@ -37,12 +40,14 @@ of them would be a new time, too short to judge."""
 class Monitor:
     """The figures of the engine as a whole.
 
-    traffic: what runs. publish: takes each new set of figures. report: is told where
-    something failed, and what; in any thread, and never raises.
+    traffic: what runs. calibrations: of the file that is named in the settings. publish: takes each
+    new set of figures. report: is told where something failed, and what; in any thread, and never
+    raises.
     """
 
     def __init__(
         self, settings: Settings, facts: EngineFacts, traffic: Traffic,
+        calibrations: Sequence[Entry],
         publish: Callable[[Figures], None], report: Callable[[str, Exception], None],
     ) -> None:  # fmt: skip
         self._settings = settings
@@ -51,6 +56,8 @@ class Monitor:
         self._figures: Figures | None = None
         self._conditions = Conditions(None, None, None)
         self._window = TrafficWindow(settings.rate_window, monotonic())
+        self._facts = facts
+        self._costs = StepCosts(calibrations)
         self._served = ServedNow(facts, settings.rate_window)
         self._files = ModelFiles(settings.engine)
         self._gpus = EngineGpus(settings.engine, self._engine_was_busy, partial(report, "gpu"))
@@ -127,8 +134,12 @@ class Monitor:
         self._keep_apart(conditions(reading, contention, gpus.of_engine))
         base = self._served.base()
         several = self._served.among_several
+        assessment = assess(self._inputs(gpus, contention))
+        if assessment.observed is not None:
+            key = (self._conditions, base.id if base is not None else None)
+            self._costs.saw(now, assessment.observed, key, assessment.bandwidth.bytes_per_second)
         self._figures = figures_of(
-            assess(self._inputs(gpus, contention)), now, gpus=gpus, engine=self._settings.engine,
+            assessment, now, gpus=gpus, engine=self._settings.engine,
             nvml=self._settings.nvml, served=base, model=None if several else self._files.found,
         )  # fmt: skip
         self._publish(self._figures)
@@ -160,11 +171,21 @@ class Monitor:
                 flops=engine.gpu_flops,
                 parameters=engine.matmul_parameters,
             ),
+            calibrated=self._calibrated(gpus),
+            fitted=self._costs.fitted(),
             seen=self._window.seen(),
             gpus=gpus.of_engine,
             contention=contention,
             contentions=gpus.contentions,
         )
+
+    def _calibrated(self, gpus: GpusNow) -> Costs | None:
+        engine, base, found = self._settings.engine, self._served.base(), self._files.found
+        if base is None or found is None:
+            return None
+        card = gpus.of_engine[0].name if gpus.of_engine else engine.gpu
+        kind, version = self._facts.kind, self._facts.version
+        return self._costs.calibrated(holds_for(engine, base, found, kind, version, card))
 
     def _own_sequences(self) -> int:
         return sum(exchange.sequences for exchange in self._traffic.running if exchange.generates)

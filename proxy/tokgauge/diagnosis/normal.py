@@ -20,7 +20,7 @@ def normal_of(inputs: Inputs, work: Work, step: StepBytes) -> Normal | None:
     if bandwidth is None or setup is None or work.busy_seconds <= 0:
         return None
     costs = inputs.calibrated or typical(setup)
-    ends = _ends(inputs, work, step)
+    ends = works(inputs, work, step)
     shortest, longest = (costs.expected(end) for end in ends)
     if shortest is None or longest is None:
         return None
@@ -70,7 +70,7 @@ def _parameters(streamed: Streamed | None, step: StepBytes) -> Interval:
     return Interval(bits / _BITS_AT_MOST, bits / _BITS_AT_LEAST)
 
 
-def _ends(inputs: Inputs, work: Work, step: StepBytes) -> tuple[StepWork, StepWork]:
+def works(inputs: Inputs, work: Work, step: StepBytes) -> tuple[StepWork, StepWork]:
     """The work with the fewest and with the most prompt tokens that it may hold."""
     shape = work.shape
     sequences = work.steps * max(1.0, shape.sequences)

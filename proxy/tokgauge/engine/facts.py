@@ -60,6 +60,10 @@ class EngineFacts:
         self.up_at = float("-inf")
         self.started_at: float | None = None
         """When its process started, as its metrics page tells (Unix time)."""
+        self.kind: str | None = None
+        """Which engine it is, by its metrics page; None where that does not tell."""
+        self.version: str | None = None
+        """As `GET /version` tells."""
         self.is_vllm = False
         """Known to send an event for each token, with an empty text for a part of a character."""
         self.may_be_asked_while_busy = False

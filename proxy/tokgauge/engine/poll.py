@@ -8,6 +8,7 @@ from collections.abc import Callable
 from time import monotonic
 
 import httpx2
+import msgspec
 
 from tokgauge.engine import metrics_page
 from tokgauge.engine.client import AnswerTooLarge, EngineClient
@@ -75,13 +76,28 @@ class EnginePoll:
         if asked is None or asked[0] != 200:
             return None
         reading = await asyncio.to_thread(metrics_page.read, asked[1], monotonic())
+        restarted = reading.started_at != self._facts.started_at
         self._facts.started_at = reading.started_at or self._facts.started_at
         if reading.kind is None:
             return None
+        self._facts.kind = reading.kind
+        if reading.kind == "vllm" and (restarted or self._facts.version is None):
+            self._facts.version = await self._version()
         if reading.kind in PATIENT_ENGINES:
             self._facts.may_be_asked_while_busy = True
             self._facts.is_vllm = reading.kind == "vllm"
         return reading
+
+    async def _version(self) -> str | None:
+        """As `GET /version` tells; vLLM's metrics page does not."""
+        asked = await self._asked("/version", _METRICS_TIMEOUT)
+        if asked is None or asked[0] != 200:
+            return None
+        try:
+            found = msgspec.json.decode(asked[1], type=dict[str, object]).get("version")
+        except (msgspec.MsgspecError, RecursionError, UnicodeError):
+            return None
+        return found if isinstance(found, str) else None
 
     async def _asked(self, target: str, timeout: float) -> tuple[int, bytes] | None:
         """Status and body of an answer within `timeout` seconds, None for none. Never raises."""

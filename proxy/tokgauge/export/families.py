@@ -66,6 +66,55 @@ PUBLISHED = (
         ("model",),
     ),
     Family(
+        "tokgauge_expected_time_ratio",
+        "Time with work / expected time of that work, over the last rate_window seconds: steps x "
+        "t0 + sequences x steps x t_seq + bytes / B_eff + computed prompt tokens / P_eff, at the "
+        "middle of its range. 1 is as expected; normal_share_low and _high have the range.",
+        ("model",),
+    ),
+    Family(
+        "tokgauge_normal_share_low",
+        "Lowest normal share of the bandwidth: bytes / bandwidth of the GPUs / longest expected "
+        "time of the work of the last rate_window seconds, prompts included.",
+        ("model",),
+    ),
+    Family(
+        "tokgauge_normal_share_high",
+        "Highest normal share of the bandwidth: bytes / bandwidth of the GPUs / shortest expected "
+        "time of the work of the last rate_window seconds, prompts included.",
+        ("model",),
+    ),
+    Family(
+        "tokgauge_constants_source",
+        "1 for where the constants of the expected time come from, else 0. calibrated: tokgauge "
+        "calibrate; typical: usual for such a card, model and engine.",
+        ("model", "source"),
+    ),
+    Family(
+        "tokgauge_fixed_step_seconds",
+        "t0: what a step costs whatever it reads, the middle of its interval. source=calibrated: "
+        "tokgauge calibrate; source=fitted: the traffic itself, where bytes vary enough.",
+        ("model", "source"),
+    ),
+    Family(
+        "tokgauge_effective_bandwidth_bytes_per_second",
+        "B_eff: what the GPUs that serve a step are read with while it runs, the middle of its "
+        "interval; source as for fixed_step_seconds.",
+        ("model", "source"),
+    ),
+    Family(
+        "tokgauge_prefill_tokens_per_second",
+        "Prompt tokens computed (those that the prefix cache gave left out, by the engine's own "
+        "count) / time with work, over the last rate_window seconds.",
+        ("model",),
+    ),
+    Family(
+        "tokgauge_prefill_ceiling_tokens_per_second",
+        "Dense FLOP/s of the GPUs that serve a step / (2 x parameters that a token is multiplied "
+        "with): the most prompt tokens per second that could be computed.",
+        ("model",),
+    ),
+    Family(
         "tokgauge_verdict",
         "1 for the level that holds now, else 0.",
         ("model", "level"),

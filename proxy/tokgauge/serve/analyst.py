@@ -6,14 +6,16 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from prometheus_client import PlatformCollector
 
+from tokgauge.diagnosis.calibration_file import CalibrationFileError, Entry, read_calibrations
 from tokgauge.diagnosis.ceiling_inputs import gpu_problem
 from tokgauge.diagnosis.live import LiveMeter
 from tokgauge.diagnosis.monitor import Monitor
@@ -47,6 +49,17 @@ _LAST_FRAMES = 2.0
 _STATES: tuple[str, ...] = INJECTION_STATES
 
 
+def _calibrations(file: Path | None) -> Sequence[Entry]:
+    """Of the file; the start has refused a wrong one, so it has become wrong since."""
+    if file is None:
+        return ()
+    try:
+        return read_calibrations(file)
+    except CalibrationFileError as error:
+        logger.warning("%s; until then typical constants are used", error)
+        return ()
+
+
 class Analyst:
     """Everything but the traffic. records: the Unix socket that relays connect to, listening."""
 
@@ -66,8 +79,9 @@ class Analyst:
             settings.stall_after,
         )  # fmt: skip
         self._monitor = Monitor(
-            settings, self._facts, self._traffic, self.metrics.published.publish, self._failed
-        )
+            settings, self._facts, self._traffic, _calibrations(settings.engine.calibration),
+            self.metrics.published.publish, self._failed,
+        )  # fmt: skip
         self._log: RequestLog | None = None
         self._telemetry: Telemetry | None = None
         self._told_news: EngineNews | None = None

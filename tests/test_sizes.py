@@ -18,6 +18,7 @@ ATTRIBUTES_OF_A_CLASS = 20
 
 TABLES = {
     "commands/plan.py: command": "its options, one a line",
+    "export/families.py": "every metric",
     "settings/fields.py: Settings": "every setting",
     "settings/fields.py: Engine": "every setting of an engine",
     "serve/relay_app.py: RelaySettings": "the settings that a relay has to know",

@@ -210,7 +210,7 @@ class Exchange:
     def client_left(self) -> None:
         """The client has closed its connection."""
         if self.state is not State.ENDED:
-            self._finish("ok" if self._tap.is_over else "client_closed")
+            self._finish("ok" if self._tap.is_over() else "client_closed")
 
     def client_full(self) -> None:
         """The client takes no more: let the engine wait."""
@@ -517,8 +517,7 @@ class Exchange:
         self._body = self._held = None
         self._release()
         self._room.leave(self)
-        self._tap.passed_on(self._in_proxy)
-        self._tap.end(outcome)
+        self._tap.end(outcome, self._in_proxy)
         self._client.done()
 
     def _become(self, state: State) -> None:

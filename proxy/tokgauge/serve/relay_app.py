@@ -140,8 +140,8 @@ class RelayApp:
 
     # The analyst's side
 
-    def _hello(self) -> list[bytes]:
-        return [_encode(Hello(self._name, os.getpid()))]
+    def _hello(self) -> bytes:
+        return _encode(Hello(self._name, os.getpid()))
 
     def _told(self, frame: bytes) -> None:
         try:
@@ -161,6 +161,7 @@ class RelayApp:
                 lost=self._outlet.lost,
             )
         )  # fmt: skip
+        self._outlet.flush()
 
 
 def _engine_upstream(

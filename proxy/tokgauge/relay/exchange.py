@@ -14,6 +14,7 @@ from time import monotonic
 from typing import cast
 
 from tokgauge.http import error_responses as errors
+from tokgauge.http.application import ClientConnection
 from tokgauge.http.client.connection import EngineConnection
 from tokgauge.http.client.failures import (
     ConnectionClosed,
@@ -25,9 +26,9 @@ from tokgauge.http.client.failures import (
 from tokgauge.http.client.parser import ResponseParser
 from tokgauge.http.error_responses import ErrorResponse
 from tokgauge.http.headers import Returning
-from tokgauge.http.server import ClientConnection
 from tokgauge.measure.record import Outcome
 from tokgauge.measure.tap import Tap
+from tokgauge.relay.last_event import release_later
 from tokgauge.relay.request_body import RequestBody
 from tokgauge.relay.room import Room
 from tokgauge.relay.states import TRANSITIONS, State
@@ -37,9 +38,6 @@ logger = logging.getLogger("tokgauge")
 
 _HELD_LIMIT = 16 * 1024
 """Bytes of a response that are waited for to see its first event."""
-
-_FOLLOWS_WITHIN = 1.0
-"""Seconds for which the last event waits for the usage event, which engines send in one go."""
 
 
 class Exchange:
@@ -254,7 +252,8 @@ class Exchange:
             return
         tap = self._tap
         if self._timer is not None:
-            self._stop_waiting()
+            self._timer.cancel()
+            self._timer = None
         onward = tap.data(at, body)
         if onward is body:
             self._client.write(body, raw)
@@ -267,7 +266,7 @@ class Exchange:
         if tap.is_behind:
             tap.catch_up()
             if tap.holds_event:
-                self._wait_for_usage()
+                self._timer = release_later(tap, self._client)
 
     def response_end(self) -> None:
         """The response is complete."""
@@ -281,24 +280,26 @@ class Exchange:
     def failed(self, failure: EngineFailure) -> None:
         """There is no connection, or the response broke off, or did not come at all."""
         self._give_up = self._engine = None
-        if self.state is State.CONNECTING:
-            self._fail(failure)
-        elif self._held is not None or self._may_be_about_the_change(failure):
-            if self._ended_held():
-                self._fail(failure)
+        if self._held is not None or (
+            self._changed is not None  # and that may be why
+            and self.state is State.WAITING
+            and isinstance(failure, ConnectionClosed | ResponseInvalid)
+        ):
+            if not self._ended_held():
+                return
         elif self._may_be_repeated(failure):
             self._repeated = True
             self._again(fresh=True)
-        else:
-            self._fail(failure)
-
-    def _fail(self, failure: EngineFailure) -> None:
+            return
         if self.state is State.STREAMING:
             self._write_rest()
-        if self._head_sent is not None:
-            self._cut(self._outcome(failure))
-        else:
+        if self._head_sent is None:
             self._refuse(self._upstream.error_response(failure))
+        elif self._room.closing:
+            self._cut("proxy_shutdown")
+        else:
+            stalled = isinstance(failure, StreamTimedOut)
+            self._cut("upstream_stalled" if stalled else "upstream_incomplete")
 
     def _may_be_repeated(self, failure: EngineFailure) -> bool:
         """Whether the request met an engine that had left, and harms nobody if it did not.
@@ -319,9 +320,7 @@ class Exchange:
         """Send the request once more, as it came."""
         if self._engine is not None:
             self._engine.close()
-            self._engine = None
-        self._held = None
-        self._changed = None
+        self._engine = self._held = self._changed = None
         self._tap.retried()
         self._connect(fresh=fresh)
 
@@ -345,14 +344,6 @@ class Exchange:
         if held:
             self.response_data(at, held, None)
 
-    def _may_be_about_the_change(self, failure: EngineFailure) -> bool:
-        """Whether an engine that ends an exchange like this may do so because of the change."""
-        return (
-            self._changed is not None
-            and self.state is State.WAITING
-            and isinstance(failure, ConnectionClosed | ResponseInvalid)
-        )
-
     def _ended_held(self) -> bool:
         """What is held will not become more; returns False when the request is sent once more."""
         if self._tap.broke_off() == "again":
@@ -362,34 +353,10 @@ class Exchange:
             self._let_go(monotonic())
         return True
 
-    # A last event that waits for the usage event, which is hidden
-
-    def _wait_for_usage(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(_FOLLOWS_WITHIN, self._release_event)
-
-    def _stop_waiting(self) -> None:
-        timer, self._timer = self._timer, None
-        if timer is not None:
-            timer.cancel()
-
-    def _release_event(self) -> None:
-        self._timer = None
-        held = self._tap.release()
-        if held:
-            self._client.write(held, None)
-
     def _write_rest(self) -> None:
         rest = self._tap.rest()
         if rest:
             self._client.write(rest, None)
-
-    def _outcome(self, failure: EngineFailure) -> Outcome:
-        """How an exchange has ended whose response had begun."""
-        if self._room.closing:
-            return "proxy_shutdown"
-        stalled = isinstance(failure, StreamTimedOut)
-        return "upstream_stalled" if stalled else "upstream_incomplete"
 
     # Its end
 
@@ -415,14 +382,13 @@ class Exchange:
     def _finish(self, outcome: Outcome) -> None:
         """The only end: what belongs to the exchange is given back, and its measuring ends."""
         self._become(State.ENDED)
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            engine.close()
-        give_up, self._give_up = self._give_up, None
-        if give_up is not None:
-            give_up()
-        self._stop_waiting()
-        self._held = None
+        if self._engine is not None:
+            self._engine.close()
+        if self._give_up is not None:
+            self._give_up()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._engine = self._give_up = self._held = None
         self._body.drop()
         self._room.leave()
         self._tap.end(outcome, self._in_proxy)

@@ -178,16 +178,14 @@ def _truncations(
         return ()
     reasons = reader.finish_reasons
     cut = [index for index, reason in reasons.items() if reason == "length"]
-    if reader.sequences > 1 and tokens != reader.token_events:
+    if reader.sequences == 1:
+        return tuple([_cut_by(tokens, reader.usage.prompt, limit) for _ in cut])
+    if tokens != reader.token_events:
         # Events are not tokens here, so one choice's share is not known.
         all_at_limit = limit is not None and tokens == limit * reader.sequences
         how = "request" if all_at_limit and len(cut) == len(reasons) else "unknown"
         return (how,) * len(cut)
-    alone = reader.sequences == 1
-    return tuple(
-        _cut_by(tokens if alone else reader.events_of(index), reader.usage.prompt, limit)
-        for index in cut
-    )
+    return tuple([_cut_by(reader.events_of(index), reader.usage.prompt, limit) for index in cut])
 
 
 def _cut_by(tokens: int | None, prompt: int | None, limit: int | None) -> str | int:

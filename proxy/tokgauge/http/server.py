@@ -45,6 +45,7 @@ class ServerConnection(asyncio.Protocol):
         self._parser = RequestParser(self, limits.head_bytes)
         self._stream: ClientStream | None = None
         self._reads_rest = False
+        self._behind = False  # what is read now came before the response to what is before it
         self._full = False  # the client takes no more
         self._reading = True
         self._lingered: int | None = None  # bytes since the last response, once nothing is read
@@ -99,7 +100,9 @@ class ServerConnection(asyncio.Protocol):
 
     def _go_on(self) -> None:
         """Read what is kept, and then more."""
+        self._behind = self._parser.between
         self._parser.resume()
+        self._behind = False
         self._after_reading()
         self.resume_reading()
 
@@ -133,8 +136,13 @@ class ServerConnection(asyncio.Protocol):
         self._since = self._loop.time()
 
     def request_begins(self, request: Request) -> None:
-        """A head is complete, or is broken: then its refusal is said."""
+        """A head is complete, or is broken: then its refusal is said, unless it was sent behind a
+        request whose response was still to come. There, only what can be read gets one.
+        """
         self._since = self._loop.time()
+        if self._behind and request.refusal is not None:
+            self._linger()
+            return
         self._stream = stream = ClientStream(self, request)
         stream.exchange = self._app.open(stream)
         stream.exchange.start()
@@ -162,6 +170,9 @@ class ServerConnection(asyncio.Protocol):
         if stream is None:
             return
         stream.keep_alive = False
+        if self._behind and not stream.begun:  # see `request_begins`
+            stream.complete = True
+            stream.exchange.client_left()
         if stream.complete:
             self._linger()
         else:
@@ -202,7 +213,7 @@ class ServerConnection(asyncio.Protocol):
 
     def _linger(self) -> None:
         """Close, but in such a way that the client can read the response while it still sends."""
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._lingered is not None:
             return
         self._parser.ended = True
         self._lingered = 0

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from tokgauge.http.application import Exchange
+from tokgauge.http.client_connection import Exchange
 from tokgauge.http.error_responses import ErrorResponse
 from tokgauge.http.headers import Header
 from tokgauge.http.request import Request

@@ -10,9 +10,10 @@ to the one before has been sent.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
 
-from tokgauge.http.application import Application
+from tokgauge.http.client_connection import ClientConnection, Exchange
 from tokgauge.http.client_stream import ClientStream
 from tokgauge.http.error_responses import ErrorResponse, body_timed_out, head_timed_out
 from tokgauge.http.request import Request
@@ -26,6 +27,27 @@ _LINGER = 2.0
 _LINGER_BYTES = 1024 * 1024
 """Seconds and bytes for which a client that still sends may go on after its last response: closed
 at once, the connection would be reset, and the response lost with it (RFC 9112, 9.6)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLimits:
+    """What a client may take: bytes of a head; seconds for a head, between two reads of a body, and
+    between two requests.
+    """
+
+    head_bytes: int
+    head: float
+    body: float
+    idle: float
+
+
+class Application(Protocol):
+    """What is served; to uvicorn an ASGI application, of which only the lifespan runs."""
+
+    limits: ClientLimits
+
+    def open(self, client: ClientConnection) -> Exchange:
+        """The exchange of a request, whose turn comes with `start`."""
 
 
 class ServerConnection(asyncio.Protocol):

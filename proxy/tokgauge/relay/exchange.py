@@ -14,7 +14,6 @@ from time import monotonic
 from typing import cast
 
 from tokgauge.http import error_responses as errors
-from tokgauge.http.application import ClientConnection
 from tokgauge.http.client.connection import EngineConnection
 from tokgauge.http.client.failures import (
     ConnectionClosed,
@@ -24,6 +23,7 @@ from tokgauge.http.client.failures import (
     StreamTimedOut,
 )
 from tokgauge.http.client.parser import ResponseParser
+from tokgauge.http.client_connection import ClientConnection
 from tokgauge.http.error_responses import ErrorResponse
 from tokgauge.http.headers import Returning
 from tokgauge.measure.record import Outcome

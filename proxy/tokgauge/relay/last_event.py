@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tokgauge.http.application import ClientConnection
+from tokgauge.http.client_connection import ClientConnection
 from tokgauge.measure.tap import Tap
 
 _FOLLOWS_WITHIN = 1.0

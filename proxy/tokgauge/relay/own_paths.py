@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tokgauge.http.application import ClientConnection, Exchange
+from tokgauge.http.client_connection import ClientConnection, Exchange
 from tokgauge.http.error_responses import ErrorResponse
 
 PREFIX = b"/tokgauge"

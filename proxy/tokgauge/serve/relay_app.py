@@ -16,11 +16,12 @@ import msgspec
 from tokgauge.dialects.routes import READ_BODIES, READERS, classify
 from tokgauge.engine.address import EngineAddress
 from tokgauge.http import error_responses as errors
-from tokgauge.http.application import ClientConnection, ClientLimits, Exchange
 from tokgauge.http.client.limits import Limits
 from tokgauge.http.client.pool import Address, Pool
+from tokgauge.http.client_connection import ClientConnection, Exchange
 from tokgauge.http.error_responses import ErrorResponse
 from tokgauge.http.hosts import AllowedHosts
+from tokgauge.http.server import ClientLimits
 from tokgauge.measure.no_tap import NoTap
 from tokgauge.measure.record import EngineNews, Hello, Message, Report
 from tokgauge.measure.taps import Taps

@@ -63,13 +63,15 @@ def begun(route: str, *, echo: bool = False) -> RequestTimeline:
 def run(reads: list[bytes], *, learning: bool, echo: bool = False) -> dict[str, Any]:
     """What an exchange and the filter make of a stream; without learning, all is decoded."""
     exchange = begun("chat_completions", echo=echo)
+    text = exchange.text
+    assert text is not None
     hiding = UsageEventFilter(MANNERS, thorough=False)
     out: list[bytes] = []
     matched = 0
     for at, data in enumerate(reads):
         if not learning:
-            exchange._template = exchange._learned = None
-            exchange._learn_at = 1_000_000
+            text._template = text._learned = None
+            text._learn_at = 1_000_000
         if hiding.between and exchange.token(float(at), data):
             matched += 1
             out.append(data)
@@ -77,16 +79,15 @@ def run(reads: list[bytes], *, learning: bool, echo: bool = False) -> dict[str, 
             out.append(hiding.feed(data))
             exchange.data(float(at), data)
     assert learning or not matched
-    reader = exchange.reader
+    text.count()
+    reader, times, events = text.reader, text.times, text._events
     assert reader is not None
-    reader.token_events = exchange.token_events  # the reader has not seen those that matched
-    seen = {name: getattr(reader, name) for name in AnswerReader.__slots__ if name != "raw_usage"}
+    assert events is not None
     return {
-        **seen, "usage": reader.usage, "out": b"".join(out), "held": hiding.held,
-        "gaps": exchange.take_gaps(), "arrivals": exchange.arrivals,
-        "first": (exchange._first_token_at, exchange._first_output_at),
-        "last": exchange._last_token_at,
-        "overflows": exchange._events and exchange._events.overflows,
+        **{name: getattr(reader, name) for name in AnswerReader.__slots__},
+        "out": b"".join(out), "held": hiding.held, "gaps": times.take_gaps(),
+        "arrivals": times.arrivals, "first": (times.first, times.first_output),
+        "last": times.last, "overflows": events.overflows,
     }  # fmt: skip
 
 
@@ -255,12 +256,12 @@ def test_all_are_counted_however_seldom_somebody_looks(looks: int) -> None:
         if number % looks == looks - 1:
             assert exchange.token_events == number + 1
             assert exchange.progress().decode_span(at) == (times[0], at)
-            gaps = [a + b for a, b in zip(gaps, exchange.take_gaps()[0], strict=True)]
+            gaps = [a + b for a, b in zip(gaps, exchange.take_gaps()[0] or [0] * 4, strict=True)]
     assert recognised > 4_900
     assert exchange.token_events == 5_000
     assert exchange.progress().is_stalled(at + 2, 1.0)
     assert not exchange.progress().is_stalled(at + 2, 3.0)
-    gaps = [a + b for a, b in zip(gaps, exchange.take_gaps()[0], strict=True)]
+    gaps = [a + b for a, b in zip(gaps, exchange.take_gaps()[0] or [0] * 4, strict=True)]
     found = [b - a for a, b in pairwise(times)]
     assert gaps == [
         sum(gap <= 1.5 for gap in found),

@@ -36,10 +36,6 @@ class Sink:
             headers = [(n, v.strip(b" \t")) for n, v in request.headers]
             self.requests.append([request.method, request.target, headers, b""])
 
-    def head_broken(self, request: Request) -> None:
-        assert request.refusal is not None
-        self.refused = request.refusal.status
-
     def request_body(self, data: bytes) -> None:
         assert data
         self.requests[-1][3] += data  # type: ignore[operator]
@@ -57,7 +53,7 @@ def read(data: bytes, cuts: list[int]) -> tuple[Sink, RequestParser]:
     edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
     for start, stop in itertools.pairwise(edges):
         reader.feed(data[start:stop])
-        while reader.waits:
+        while reader.kept:
             reader.resume()
     return sink, reader
 
@@ -188,7 +184,7 @@ def test_a_flood_of_tiny_chunks_is_read_in_turns() -> None:
     reader = RequestParser(sink, 65536)
     reader.feed(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + body + GOOD[0])
     turns = 0
-    while reader.waits:
+    while reader.kept:
         before = len(sink.requests[0][3])  # type: ignore[arg-type]
         reader.resume()
         assert len(sink.requests[0][3]) - before < 3000  # type: ignore[arg-type]
@@ -202,10 +198,10 @@ def test_nothing_begins_while_there_is_enough() -> None:
     sink = Sink(has_enough=True)
     reader = RequestParser(sink, LIMIT)
     reader.feed(GOOD[0] + GOOD[2])
-    assert reader.waits
+    assert reader.kept
     assert sink.requests == []
     reader.feed(GOOD[5])
     sink.has_enough = False
     reader.resume()
-    assert not reader.waits
+    assert not reader.kept
     assert sink.whole == 3

@@ -84,7 +84,7 @@ def test_a_request_log_on_a_closed_standard_output(engine: ScriptedEngine, worke
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("tokgauge.serve.relay_app", "Relay"),
+        ("tokgauge.serve.relay_app", "Room"),
         ("tokgauge.serve.relay_app", "AsyncExitStack"),
         ("tokgauge.serve.analyst", "Monitor"),
         ("tokgauge.serve.analyst", "EnginePoll"),

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from tokgauge.dialects.lenient import LenientDecoder, PartlyReadError
-from tokgauge.dialects.usage import RawUsage, Usage, interpret, merge
+from tokgauge.dialects.usage import NO_USAGE, RawUsage, interpret, merge
 
 TOKEN = 1
 """Mark of an event: it carries a token of the model (reasoning included)."""
@@ -20,8 +20,6 @@ FINISH_REASONS = frozenset(
      "repetition"}
 )  # fmt: skip
 """The finish reasons that keep their name; any other is reported as `other`."""
-
-_NO_USAGE = Usage()
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 
@@ -38,8 +36,8 @@ class AnswerReader:
     """
 
     __slots__ = ("calls", "done", "empty_is_token", "error", "finish_reasons", "first_event_tokens",
-                 "model", "raw_usage", "sequence_events", "skip_first_of_sequence", "token_events",
-                 "unreadable", "usage_events", "usage_seen")  # fmt: skip
+                 "model", "sequence_events", "skip_first_of_sequence", "token_events",
+                 "unreadable", "usage", "usage_events")  # fmt: skip
 
     def __init__(self) -> None:
         self.done = False
@@ -49,8 +47,8 @@ class AnswerReader:
         self.token_events = 0
         self.sequence_events: dict[int, int] = {}  # of choices other than the first
         self.unreadable = 0
-        self.raw_usage: RawUsage | None = None
-        self.usage_seen: Usage | None = None
+        self.usage = NO_USAGE
+        """The last counts that the engine gave."""
         self.usage_events = 0  # token events up to the last count of them
         self.calls = False  # tools were called: a parser may have held tokens back
         self.empty_is_token = False
@@ -66,12 +64,10 @@ class AnswerReader:
         raise NotImplementedError
 
     @property
-    def usage(self) -> Usage:
-        """The last counts that the engine gave."""
-        if self.raw_usage is not None:
-            self.usage_seen = merge(self.usage_seen, interpret(self.raw_usage))
-            self.raw_usage = None
-        return self.usage_seen or _NO_USAGE
+    def sequences(self) -> int:
+        """How many sequences have shown up so far (choices, prompts)."""
+        others, ended = len(self.sequence_events), len(self.finish_reasons)
+        return ended if ended > others else 1 + others
 
     @property
     def usage_is_contradicted(self) -> bool:
@@ -98,7 +94,7 @@ class AnswerReader:
         """Whether all that has come is one token event of choice 0 that says nothing else."""
         return self.token_events == 1 and not (
             self.sequence_events or self.finish_reasons or self.done or self.error
-            or self.unreadable or self.raw_usage or self.usage_seen or self.calls
+            or self.unreadable or self.calls or self.usage is not NO_USAGE
         )  # fmt: skip
 
     def events_of(self, index: int) -> int:
@@ -124,16 +120,7 @@ class AnswerReader:
 
     def _take_usage(self, usage: RawUsage) -> None:
         """Take the counts of an event whose own tokens have been counted."""
-        pending = self.raw_usage
-        # Continuous usage tells all of it in each event, and only the last needs a closer look.
-        if pending is not None and (
-            usage.completion_tokens is None
-            or usage.prompt_tokens is None
-            or pending.prompt_tokens_details is not None
-            or pending.completion_tokens_details is not None
-        ):
-            self.usage_seen = merge(self.usage_seen, interpret(pending))
-        self.raw_usage = usage
+        self.usage = merge(self.usage, interpret(usage))
         if usage.completion_tokens is not None or usage.output_tokens is not None:
             self.usage_events = self.token_events
 

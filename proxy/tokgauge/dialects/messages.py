@@ -128,7 +128,7 @@ class MessagesReader(AnswerReader):
     def _take_usage(self, usage: RawUsage) -> None:
         # The parts of the prompt may come in different events.
         self._so_far = so_far = merge_raw(self._so_far, usage)
-        self.usage_seen = interpret_messages(so_far)
+        self.usage = interpret_messages(so_far)
         if usage.output_tokens is not None:
             self.usage_events = self.token_events
 

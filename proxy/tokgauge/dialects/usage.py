@@ -38,6 +38,9 @@ class Usage(NamedTuple):
     reasoning: int | None = None
 
 
+NO_USAGE = Usage()
+
+
 def interpret(raw: RawUsage) -> Usage:
     """Pick the counts out of a usage object; anything but a whole number ≥ 0 is absent."""
     prompt, completion = _count(raw.prompt_tokens), _count(raw.completion_tokens)
@@ -79,9 +82,9 @@ def merge_raw(earlier: RawUsage | None, later: RawUsage) -> RawUsage:
     return msgspec.structs.replace(earlier, **said)
 
 
-def merge(earlier: Usage | None, later: Usage) -> Usage:
+def merge(earlier: Usage, later: Usage) -> Usage:
     """The last count wins, field by field (Anthropic sends input and output apart)."""
-    if earlier is None:
+    if earlier is NO_USAGE:
         return later
     return Usage(*(_first(new, old) for old, new in zip(earlier, later, strict=True)))
 

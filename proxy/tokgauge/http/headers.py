@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable
 
 Header = tuple[bytes, bytes]
 
@@ -97,52 +96,59 @@ def _with_value(headers: list[Header], name: bytes, value: bytes) -> list[Header
     return [(name, value) if header[0] == name else header for header in headers]
 
 
-def to_client(
-    headers: Sequence[Header],
-    *,
-    exchange_id: bytes | None,
-    event_stream: bool,
-    length_changes: bool,
-) -> list[Header]:
-    """Headers of an answer on their way down, with `X-Tokgauge-Id`.
+_NOTED_DOWN = _HOP_BY_HOP.union(
+    (b"content-type", b"content-encoding", b"content-length", b"x-accel-buffering")
+)
 
-    Event streams get `X-Accel-Buffering: no` when the engine did not say, so that an nginx on the
-    way does not hold events back. length_changes: Content-Length no longer fits and is dropped.
+
+class Returning:
+    """The headers of a response, looked through once. Names may be in any case.
+
+    media_type: of its last Content-Type, in lower case, without parameters; empty without one.
+    content: Content-Type and Content-Encoding, the last of each, by name in lower case.
     """
-    dropped: AbstractSet[bytes] = _HOP_BY_HOP
-    if length_changes:
-        dropped = dropped | {b"content-length"}
-    named: list[bytes] = []
-    out: list[Header] = []
-    buffering_said = False
-    for header in headers:
-        lowered = header[0].lower()
-        if lowered == b"connection":
-            named += _named_in(header[1])
-        if lowered in dropped:
-            continue
-        if lowered == b"x-accel-buffering":
-            buffering_said = True
-        out.append(header)
-    if named:
-        dropped = frozenset(named).difference(_NEVER_DROPPED)
-        out = [header for header in out if header[0].lower() not in dropped]
-        buffering_said = buffering_said and b"x-accel-buffering" not in dropped
-    if event_stream and not buffering_said:
-        out.append((b"x-accel-buffering", b"no"))
-    if exchange_id is not None:
-        out.append((b"x-tokgauge-id", exchange_id))
-    return out
 
+    __slots__ = ("_buffering_said", "_onward", "content", "media_type")
 
-_CONTENT = {name.encode(): name for name in ("content-type", "content-encoding")}
+    def __init__(self, headers: Iterable[Header]) -> None:
+        self.media_type = ""
+        self.content: dict[str, str] = {}
+        self._buffering_said = False
+        named: list[bytes] = []
+        onward: list[Header] = []
+        for header in headers:
+            name = header[0].lower()
+            if name in _NOTED_DOWN:
+                if name == b"content-type":
+                    self.content["content-type"] = value = header[1].decode("latin-1")
+                    self.media_type = value.partition(";")[0].strip().lower()
+                elif name == b"content-encoding":
+                    self.content["content-encoding"] = header[1].decode("latin-1")
+                elif name == b"x-accel-buffering":
+                    self._buffering_said = True
+                elif name == b"connection":
+                    named += _named_in(header[1])
+                if name in _HOP_BY_HOP:
+                    continue
+            onward.append(header)
+        if named:
+            dropped = frozenset(named).difference(_NEVER_DROPPED)
+            onward = [header for header in onward if header[0].lower() not in dropped]
+            self._buffering_said = self._buffering_said and b"x-accel-buffering" not in dropped
+        self._onward = onward
 
+    def to_client(self, *, exchange_id: bytes | None, length_changes: bool) -> list[Header]:
+        """Headers of the response on their way down, with `X-Tokgauge-Id`. To be called once.
 
-def content_headers(headers: Iterable[Header]) -> dict[str, str]:
-    """Content-Type and Content-Encoding of an answer, the last of each, by name in lower case."""
-    found: dict[str, str] = {}
-    for name, value in headers:
-        known = _CONTENT.get(name.lower())
-        if known is not None:
-            found[known] = value.decode("latin-1")
-    return found
+        Event streams get `X-Accel-Buffering: no` when the engine did not say, so that an nginx on
+        the way does not hold events back. length_changes: Content-Length no longer fits and is
+        dropped.
+        """
+        out = self._onward
+        if length_changes:
+            out = [header for header in out if header[0].lower() != b"content-length"]
+        if self.media_type == "text/event-stream" and not self._buffering_said:
+            out.append((b"x-accel-buffering", b"no"))
+        if exchange_id is not None:
+            out.append((b"x-tokgauge-id", exchange_id))
+        return out

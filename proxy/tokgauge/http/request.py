@@ -92,3 +92,17 @@ def _why_not(method: str, version: str, incoming: Incoming) -> str | None:
 
 def _is_length(value: bytes) -> bool:
     return value.isdigit() and len(value) <= 18
+
+
+def origin_form(target: bytes) -> bytes:
+    """The path and query of a request target; scheme and authority never choose where it goes."""
+    if target.startswith(b"/") or target == b"*":
+        return target
+    _, separator, rest = target.partition(b"://")
+    if not separator:
+        return b"/" + target  # authority form belongs to CONNECT, which is refused
+    slash = rest.find(b"/")
+    question = rest.find(b"?")
+    if slash < 0 or 0 <= question < slash:
+        return b"/" if question < 0 else b"/" + rest[question:]
+    return rest[slash:]

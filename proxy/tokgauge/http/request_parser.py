@@ -18,7 +18,7 @@ from tokgauge.http.error_responses import (
     version_not_supported,
 )
 from tokgauge.http.headers import Header
-from tokgauge.http.request import Request
+from tokgauge.http.request import Request, origin_form
 
 _HEAD_END = b"\r\n\r\n"
 _VERSIONS = {b"HTTP/1.1": "1.1", b"HTTP/1.0": "1.0"}
@@ -45,10 +45,7 @@ class RequestSink(Protocol):
         """The first byte of a head has come."""
 
     def request_begins(self, request: Request) -> None:
-        """A head is complete. With a `refusal`, nothing is read behind it."""
-
-    def head_broken(self, request: Request) -> None:
-        """What has begun can never be a head: `request.refusal` says why. Nothing more is read."""
+        """A head is complete, or can never be one. With a `refusal`, nothing is read behind it."""
 
     def request_body(self, data: bytes) -> None:
         """A part of the request's body, not empty."""
@@ -63,21 +60,21 @@ class RequestSink(Protocol):
 class RequestParser:
     """The bytes of one connection. Whatever they are, they are read in one way or not at all.
 
-    head_limit: most bytes of a head, its trailers included. ended: nothing more is read. broken:
-    that is because it makes no sense.
+    head_limit: most bytes of a head, its trailers included. between: the next byte begins one.
+    ended: nothing more is read. broken: that is because it makes no sense.
     """
 
     __slots__ = (
-        "_between", "_blank", "_framing_left", "_head", "_head_limit", "_head_size", "_headers",
+        "_blank", "_framing_left", "_head", "_head_limit", "_head_size", "_headers",
         "_keep_alive", "_line", "_missing", "_parsed", "_parser", "_rest", "_sink", "_step",
-        "_steps_left", "_url", "_version", "broken", "ended",
+        "_steps_left", "_url", "_version", "between", "broken", "ended",
     )  # fmt: skip
 
     def __init__(self, sink: RequestSink, head_limit: int) -> None:
         self._sink = sink
         self._head_limit = head_limit
         self._step = self._read_head
-        self._between = True
+        self.between = True
         self._rest: tuple[bytes, int] | None = None
         self._steps_left = 0
         self._blank = 0
@@ -101,9 +98,9 @@ class RequestParser:
         return bool(self._head)
 
     @property
-    def waits(self) -> bool:
-        """Whether bytes are kept, because the sink has enough or it is the others' turn."""
-        return self._rest is not None
+    def kept(self) -> int:
+        """Bytes that are kept, because the sink has enough or it is the others' turn."""
+        return 0 if self._rest is None else len(self._rest[0]) - self._rest[1]
 
     def feed(self, data: bytes) -> None:
         """Read what has come."""
@@ -135,7 +132,7 @@ class RequestParser:
         self._rest = None
         self._steps_left = _MOST_STEPS
         while at < len(data) and self._steps_left > 0 and not self.ended:
-            if self._between and self._sink.has_enough:
+            if self.between and self._sink.has_enough:
                 break
             self._steps_left -= 1
             at = self._step(data, at)
@@ -175,7 +172,7 @@ class RequestParser:
         return at
 
     def _begin_head(self) -> None:
-        self._between = self._parsed = False
+        self.between = self._parsed = False
         self._blank = self._head_size = 0
         self._version = None
         self._url = b""
@@ -206,7 +203,9 @@ class RequestParser:
         except httptools.HttpParserUpgrade:
             pass  # an offer that may be ignored (RFC 9110 §7.8)
         except httptools.HttpParserError as error:
-            self._refuse_head(_not_valid(str(error)))
+            too_large = self._head_size > self._head_limit
+            limit = headers_too_large(self._head_limit)
+            self._refuse_head(limit if too_large else _not_valid(str(error)))
             return False
         return True
 
@@ -233,16 +232,15 @@ class RequestParser:
         assert self._parser is not None  # noqa: S101
         assert self._version is not None  # noqa: S101
         request = Request(
-            self._parser.get_method().decode("ascii"), _origin_form(self._url), self._version,
+            self._parser.get_method().decode("ascii"), origin_form(self._url), self._version,
             self._headers, keep_alive=self._version != "1.0" and self._keep_alive,
         )  # fmt: skip
         self._keep_alive = request.keep_alive
         self._drop_head()
-        if request.refusal is not None:
-            self.ended = self.broken = True
-            self._sink.request_begins(request)
-            return
+        self.ended = self.broken = request.refusal is not None
         self._sink.request_begins(request)
+        if self.ended:
+            return
         if request.incoming.codings:
             self._framing_left = self._head_limit
             self._step = self._read_size
@@ -261,10 +259,10 @@ class RequestParser:
         method, target = "", b""
         if self._url and self._parser is not None:
             method = self._parser.get_method().decode("ascii")
-            target = _origin_form(self._url)
+            target = origin_form(self._url)
         self._drop_head()
         self.ended = self.broken = True
-        self._sink.head_broken(Request.broken(method, target, refusal))
+        self._sink.request_begins(Request.broken(method, target, refusal))
 
     # The body
 
@@ -282,7 +280,7 @@ class RequestParser:
 
     def _end_request(self) -> None:
         self._step = self._read_head
-        self._between = True
+        self.between = True
         self.ended = not self._keep_alive
         self._sink.request_ends()
 
@@ -396,17 +394,3 @@ def _not_valid(why: str) -> ErrorResponse:
 
 def _bad_body(why: str) -> ErrorResponse:
     return malformed(f"The request body is malformed: {why}.")
-
-
-def _origin_form(target: bytes) -> bytes:
-    """The path and query of a request target; scheme and authority never choose where it goes."""
-    if target.startswith(b"/") or target == b"*":
-        return target
-    _, separator, rest = target.partition(b"://")
-    if not separator:
-        return b"/" + target  # authority form belongs to CONNECT, which is refused
-    slash = rest.find(b"/")
-    question = rest.find(b"?")
-    if slash < 0 or 0 <= question < slash:
-        return b"/" if question < 0 else b"/" + rest[question:]
-    return rest[slash:]

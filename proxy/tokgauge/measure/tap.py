@@ -8,8 +8,9 @@ ends the measuring of that exchange, is counted, and is logged once per kind.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import wraps
 from time import monotonic
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tokgauge.dialects.injection import inject
 from tokgauge.dialects.request import RequestParams, read_request
@@ -17,27 +18,30 @@ from tokgauge.dialects.routes import READERS
 from tokgauge.dialects.usage_filter import UsageEventFilter
 from tokgauge.measure.record import Outcome
 from tokgauge.measure.timeline import RequestTimeline
-from tokgauge.measure.usage_injection import UsageInjection, kind_of
+from tokgauge.measure.usage_injection import kind_of
 from tokgauge.measure.usage_wish import UsageWish, Verdict
 
+if TYPE_CHECKING:
+    from tokgauge.measure.taps import Taps
 
-class Registry(Protocol):
-    """What all taps share."""
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 
-    injection: UsageInjection
-    observed_body_bytes: int
 
-    def enter(self, exchange_id: str, method: str, route: str, at: float) -> RequestTimeline:
-        """The timeline of an exchange that runs from now on."""
+def _border(where: str, otherwise: object = None) -> Callable[[_Method], _Method]:
+    """Makes a method of a `Tap` never raise: it ends the measuring, and returns `otherwise`."""
 
-    def forget(self, timeline: RequestTimeline) -> None:
-        """It is not measured any longer."""
+    def decorate(method: _Method) -> _Method:
+        @wraps(method)
+        def guarded(tap: Tap, *args: Any, **named: Any) -> Any:
+            try:
+                return method(tap, *args, **named)
+            except Exception as error:  # border: measuring must not harm the traffic
+                tap.fail(where, error)
+                return otherwise
 
-    def finish(self, timeline: RequestTimeline, at: float, outcome: Outcome) -> None:
-        """It has ended."""
+        return cast(_Method, guarded)
 
-    def report(self, where: str, error: Exception) -> None:
-        """Measuring failed in a place."""
+    return decorate
 
 
 class Tap:
@@ -48,14 +52,12 @@ class Tap:
     """
 
     __slots__ = (
-        "_at", "_failed", "_filter", "_id", "_method", "_registry", "_route", "_timeline",
-        "_unread", "_wish", "id", "is_behind",
+        "_at", "_failed", "_filter", "_id", "_method", "_route", "_taps", "_timeline", "_unread",
+        "_wish", "id", "is_behind",
     )  # fmt: skip
 
-    def __init__(
-        self, registry: Registry, exchange_id: str, method: str, route: str, at: float
-    ) -> None:
-        self._registry = registry
+    def __init__(self, taps: Taps, exchange_id: str, method: str, route: str, at: float) -> None:
+        self._taps = taps
         self._method = method
         self._route = route
         self._at = at
@@ -68,12 +70,10 @@ class Tap:
         self.id = exchange_id.encode()
         self.is_behind = False
 
+    @_border("open")
     def enter(self) -> None:
         """The exchange is one of those that run, until `end`."""
-        try:
-            self._timeline = self._registry.enter(self._id, self._method, self._route, self._at)
-        except Exception as error:  # border: measuring must not harm the traffic
-            self._fail("open", error)
+        self._timeline = self._taps.enter(self._id, self._method, self._route, self._at)
 
     # The request
 
@@ -82,8 +82,9 @@ class Tap:
         """How many bytes of request body shall be collected before it goes on; 0 for none."""
         if self._failed or self._route not in READERS:
             return 0
-        return self._registry.observed_body_bytes
+        return self._taps.observed_body_bytes
 
+    @_border("request")
     def request_received(
         self, at: float, body: bytes | None, encoding: bytes | None
     ) -> bytes | None:
@@ -91,21 +92,16 @@ class Tap:
         timeline = self._timeline
         if timeline is None:
             return None
-        try:
-            if self._route not in READERS or not body:
-                timeline.request_received(at, None, None)
-                return None
-            params = read_request(body) if not encoding else None
-            timeline.request_received(at, params, body)
-            return None if params is None else self._wished(body, params)
-        except Exception as error:  # border: measuring must not harm the traffic
-            self._fail("request", error)
-            self._wish = None
+        if self._route not in READERS or not body:
+            timeline.request_received(at, None, None)
             return None
+        params = read_request(body) if not encoding else None
+        timeline.request_received(at, params, body)
+        return None if params is None else self._wished(body, params)
 
     def _wished(self, body: bytes, params: RequestParams) -> bytes | None:
         """The body with a wish for usage, where the engine is known to bear it."""
-        known = self._registry.injection.of(self._route)
+        known = self._taps.injection.of(self._route)
         kind = kind_of(params)
         if known is None or known.off or kind in known.unneeded:
             return None
@@ -115,15 +111,11 @@ class Tap:
         self._wish = wish = UsageWish(known, kind)
         return None if wish.teaches else changed
 
+    @_border("request_sent")
     def request_sent(self, at: float | None) -> None:
         """The engine has the whole request; None when it responded before that."""
-        timeline = self._timeline
-        if timeline is None or at is None:
-            return
-        try:
-            timeline.request_sent(at)
-        except Exception as error:  # border: as above
-            self._fail("request_sent", error)
+        if self._timeline is not None and at is not None:
+            self._timeline.request_sent(at)
 
     def retried(self) -> None:
         """The request is sent once more."""
@@ -132,50 +124,38 @@ class Tap:
 
     # The response to a changed request, before the client gets any of it
 
+    @_border("injection", "goes")
     def judge_head(self, status: int, content: Mapping[str, str]) -> Verdict:
         """Whether the head of the response to a changed request may go to the client."""
-        return self._judge(lambda wish: wish.judge_head(status, content))
+        return self._wish.judge_head(status, content) if self._wish is not None else "goes"
 
+    @_border("injection", "goes")
     def judge_first(self, data: bytes) -> Verdict:
         """The same, when these first bytes of its body are here."""
-        return self._judge(lambda wish: wish.judge_first(data))
+        return self._wish.judge_first(data) if self._wish is not None else "goes"
 
+    @_border("injection", "goes")
     def broke_off(self) -> Verdict:
         """The same, when the response has ended before an event of it came."""
-        return self._judge(lambda wish: wish.broke_off())
-
-    def _judge(self, judge: Callable[[UsageWish], Verdict]) -> Verdict:
-        if self._wish is None:
-            return "goes"
-        try:
-            return judge(self._wish)
-        except Exception as error:  # border: as above
-            self._fail("injection", error)
-            return "goes"
+        return self._wish.broke_off() if self._wish is not None else "goes"
 
     # The response
 
+    @_border("injection", False)
     def hides(self, status: int, content: Mapping[str, str]) -> bool:
         """Whether bytes may be taken out of the response with this head."""
         wish = self._wish
         if wish is None:
             return False
-        try:
-            hides = wish.begins(status, content)
-        except Exception as error:  # border: as above
-            self._fail("injection", error)
-            return False
+        hides = wish.begins(status, content)
         self._filter = wish.filter
         return hides
 
+    @_border("response")
     def response_begins(self, status: int, content: Mapping[str, str]) -> None:
         """The head of the response; `content` has its content headers, names in lower case."""
-        timeline = self._timeline
-        if timeline is not None:
-            try:
-                timeline.response_begins(status, content)
-            except Exception as error:  # border: as above
-                self._fail("response", error)
+        if self._timeline is not None:
+            self._timeline.response_begins(status, content)
 
     def data(self, at: float, body: bytes) -> bytes:
         """Bytes of the response that arrived at `at`; returns what goes to the client now.
@@ -189,8 +169,8 @@ class Tap:
             try:
                 if timeline.token(at, body):
                     return body
-            except Exception as error:  # border: as above
-                self._fail("data", error)
+            except Exception as error:  # border, without a call more for each event
+                self.fail("data", error)
         self._unread = (at, body)
         self.is_behind = True
         if hiding is None:
@@ -198,9 +178,9 @@ class Tap:
         held = hiding.held
         try:
             return hiding.feed(body)
-        except Exception as error:  # border: as above
+        except Exception as error:  # border: nothing that was held may be lost
             self._filter = None
-            self._fail("filter", error)
+            self.fail("filter", error)
             return held + body
 
     def catch_up(self) -> None:
@@ -208,17 +188,18 @@ class Tap:
         at, body = self._unread
         self._unread = (0.0, b"")
         self.is_behind = False
-        wish, timeline = self._wish, self._timeline
-        if wish is not None and wish.learns:
-            try:
-                wish.came(body)
-            except Exception as error:  # border: as above
-                self._fail("injection", error)
-        if timeline is not None:
-            try:
-                timeline.data(at, body)
-            except Exception as error:  # border: as above
-                self._fail("data", error)
+        if self._wish is not None and self._wish.learns:
+            self._learn(self._wish, body)
+        self._read(at, body)
+
+    @_border("injection")
+    def _learn(self, wish: UsageWish, body: bytes) -> None:
+        wish.came(body)
+
+    @_border("data")
+    def _read(self, at: float, body: bytes) -> None:
+        if self._timeline is not None:
+            self._timeline.data(at, body)
 
     @property
     def holds_event(self) -> bool:
@@ -227,61 +208,48 @@ class Tap:
 
     def release(self) -> bytes:
         """The event that is held, to go to the client now."""
-        hiding = self._filter
-        return hiding.release() if hiding is not None else b""
+        return self._filter.release() if self._filter is not None else b""
 
     def rest(self) -> bytes:
         """Bytes that were held back and go to the client before the response ends."""
         return self._filter.held if self._filter is not None else b""
 
-    @property
+    @_border("is_over", False)
     def is_over(self) -> bool:
         """Whether the response has said that it is complete."""
-        try:
-            return self._timeline is not None and self._timeline.is_over
-        except Exception as error:  # border: as above
-            self._fail("is_over", error)
-            return False
+        return self._timeline is not None and self._timeline.is_over
 
     # Its end
-
-    def passed_on(self, seconds: float) -> None:
-        """Time that chunks spent inside the proxy."""
-        if self._timeline is not None:
-            try:
-                self._timeline.passed_on(seconds)
-            except Exception as error:  # border: as above
-                self._fail("passed_on", error)
 
     def responded_itself(self, status: int) -> None:
         """The proxy responds by itself with `status`."""
         if self._timeline is not None:
             self._timeline.status = status
 
-    def end(self, outcome: Outcome) -> None:
-        """The exchange is over."""
-        try:
-            self._conclude(outcome)
-        except Exception as error:  # border: as above
-            self._fail("injection", error)
-        timeline = self._timeline
-        if timeline is None:
-            return
-        try:
-            self._registry.finish(timeline, monotonic(), outcome)
-        except Exception as error:  # border: as above
-            self._fail("end", error)
+    def end(self, outcome: Outcome, in_proxy: float = 0.0) -> None:
+        """The exchange is over. in_proxy: time that chunks spent inside the proxy [s]."""
+        self._conclude(outcome)
+        self._finish(outcome, in_proxy)
 
+    @_border("injection")
     def _conclude(self, outcome: Outcome) -> None:
         cut = outcome == "upstream_incomplete"
         wish = self._wish
         blamed = wish.ends(complete=outcome == "ok", cut=cut) if wish is not None else False
         if (cut and not blamed) or outcome == "upstream_unreachable":
-            self._registry.injection.begin_anew()
+            self._taps.injection.begin_anew()
 
-    def _fail(self, where: str, error: Exception) -> None:
+    @_border("end")
+    def _finish(self, outcome: Outcome, in_proxy: float) -> None:
+        timeline = self._timeline
+        if timeline is not None:
+            timeline.passed_on(in_proxy)
+            self._taps.finish(timeline, monotonic(), outcome)
+
+    def fail(self, where: str, error: Exception) -> None:
+        """Measuring has failed in a place: it ends here."""
         self._failed = True
         if self._timeline is not None:
-            self._registry.forget(self._timeline)
+            self._taps.forget(self._timeline)
             self._timeline = None
-        self._registry.report(where, error)
+        self._taps.report(where, error)

@@ -101,7 +101,7 @@ class Taps:
                 self.report("progress", error)
                 continue
             running.append(progress)
-            if any(counts):
+            if counts:
                 names = (progress.requested, progress.answered)
                 known = gained.get(names)
                 if known is not None:

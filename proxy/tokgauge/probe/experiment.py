@@ -9,7 +9,7 @@ from statistics import median
 from tokgauge.diagnosis.inputs import RateUnknown, StreamSeen
 from tokgauge.engine import metrics_page as engine_metrics
 from tokgauge.engine.metrics_page import EngineReading
-from tokgauge.measure.timeline import MIN_ARRIVALS_FOR_RATE, MIN_TOKENS_FOR_RATE
+from tokgauge.measure.conclusion import MIN_ARRIVALS_FOR_RATE, MIN_TOKENS_FOR_RATE
 from tokgauge.model.served import ServedModel
 from tokgauge.probe.errors import ProbeError
 from tokgauge.probe.question import Question

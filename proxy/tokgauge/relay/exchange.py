@@ -9,29 +9,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from time import monotonic
-from typing import Protocol, cast
+from typing import cast
 
 from tokgauge.http import error_responses as errors
 from tokgauge.http.client.connection import EngineConnection
 from tokgauge.http.client.failures import (
-    ConnectFailed,
     ConnectionClosed,
-    ConnectTimedOut,
     EngineFailure,
-    FirstByteTimedOut,
     RequestInvalid,
     ResponseInvalid,
     StreamTimedOut,
 )
 from tokgauge.http.client.parser import ResponseParser
+from tokgauge.http.client_connection import ClientConnection
 from tokgauge.http.error_responses import ErrorResponse
-from tokgauge.http.headers import content_headers, to_client
-from tokgauge.http.server import ClientConnection
-from tokgauge.measure.media_type import media_type
+from tokgauge.http.headers import Returning
 from tokgauge.measure.record import Outcome
 from tokgauge.measure.tap import Tap
+from tokgauge.relay.last_event import release_later
+from tokgauge.relay.request_body import RequestBody
+from tokgauge.relay.room import Room
 from tokgauge.relay.states import TRANSITIONS, State
 from tokgauge.relay.upstream import Upstream
 
@@ -39,29 +38,6 @@ logger = logging.getLogger("tokgauge")
 
 _HELD_LIMIT = 16 * 1024
 """Bytes of a response that are waited for to see its first event."""
-
-_FOLLOWS_WITHIN = 1.0
-"""Seconds for which the last event waits for the usage event, which engines send in one go."""
-
-
-class Room(Protocol):
-    """What all exchanges share."""
-
-    @property
-    def closing(self) -> bool:
-        """What ends from now on is ended by the proxy."""
-
-    def enter(self, exchange: Exchange) -> ErrorResponse | None:
-        """One more exchange runs; returns why it must not."""
-
-    def leave(self, exchange: Exchange) -> None:
-        """It has ended."""
-
-    def reserve(self, size: int) -> bool:
-        """Whether a request body may hold so many more bytes in memory; they are counted then."""
-
-    def release(self, size: int) -> None:
-        """They are held no longer."""
 
 
 class Exchange:
@@ -71,25 +47,8 @@ class Exchange:
     """
 
     __slots__ = (
-        "_body",
-        "_changed",
-        "_client",
-        "_complete",
-        "_engine",
-        "_give_up",
-        "_head_sent",
-        "_held",
-        "_in_proxy",
-        "_is_refused",
-        "_ready_at",
-        "_received",
-        "_repeated",
-        "_reserved",
-        "_room",
-        "_tap",
-        "_timer",
-        "_upstream",
-        "state",
+        "_body", "_changed", "_client", "_engine", "_give_up", "_head_sent", "_held", "_in_proxy",
+        "_is_refused", "_ready_at", "_repeated", "_room", "_tap", "_timer", "_upstream", "state",
     )  # fmt: skip
 
     def __init__(self, room: Room, upstream: Upstream, client: ClientConnection, tap: Tap) -> None:
@@ -100,16 +59,11 @@ class Exchange:
         self._tap = tap
         self._engine: EngineConnection | None = None
         self._give_up: Callable[[], object] | None = None
-        self._body: list[bytes] | None = []
-        """The request's body as far as it is in memory; None once parts of it have gone up that
-        are no longer here."""
-        self._received = 0
-        self._complete = False  # the request is here to its end
+        self._body = RequestBody(room)
         self._changed: bytes | None = None
         self._repeated = False
-        self._held: tuple[ResponseParser, Mapping[str, str], bytes] | None = None
-        """A head, its content headers, and what has come behind it."""
-        self._reserved = 0
+        self._held: tuple[ResponseParser, Returning, bytes] | None = None
+        """A head, its headers, and what has come behind it."""
         self._timer: asyncio.TimerHandle | None = None
         self._head_sent: str | None = None
         """Media type of the head that the client has got."""
@@ -123,7 +77,7 @@ class Exchange:
         """It is this request's turn."""
         try:
             self._tap.enter()
-            refused = self._room.enter(self) or self._upstream.refuses(self._client.request)
+            refused = self._room.enter() or self._upstream.refuses(self._client.request)
             if refused is not None:
                 self._refuse(refused)
                 return
@@ -141,32 +95,22 @@ class Exchange:
             self.broken(error)
 
     def _request_data(self, piece: bytes) -> None:
-        self._received += len(piece)
+        body = self._body
+        body.received += len(piece)
         if self.state is State.ENDED:
             return
-        too_large = self._upstream.refuses_body(self._received)
+        too_large = self._upstream.refuses_body(body.received)
         if too_large is not None:
             self.request_failed(too_large)
         elif self._engine is not None:
             if self.state is not State.STREAMING or self._engine.sent_at is None:
                 self._engine.send_body(piece)
-        elif self._body is not None:
-            self._body.append(piece)
+        elif body.is_here:
+            body.keep(piece)
             if self.state is State.CONNECTING:
                 self._client.pause_reading()
-            elif self._received > self._tap.body_wanted or not self._reserve(len(piece)):
+            elif body.received > self._tap.body_wanted or not body.reserve(len(piece)):
                 self._connect()
-
-    def _reserve(self, size: int) -> bool:
-        if not self._room.reserve(size):
-            return False
-        self._reserved += size
-        return True
-
-    def _release(self) -> None:
-        """The body is complete, or has left: it holds nothing any more that could grow."""
-        self._room.release(self._reserved)
-        self._reserved = 0
 
     def request_end(self) -> None:
         """The request has been received completely."""
@@ -178,25 +122,18 @@ class Exchange:
     def _request_end(self) -> None:
         if self.state is State.ENDED:
             return
-        self._complete = True
+        self._body.complete()
         self._client.resume_reading()  # its leaving is seen, however long the engine takes
         encoding = self._client.request.encoding
-        self._release()
         if self.state is State.RECEIVING:
-            body = self._whole_body()
-            self._changed = self._tap.request_received(monotonic(), body, encoding)
+            whole = self._body.whole()
+            self._changed = self._tap.request_received(monotonic(), whole, encoding)
             self._connect()
             return
         self._tap.request_received(monotonic(), None, encoding)
         if self._engine is not None:
             self._engine.end_body()
             self._tap.request_sent(self._engine.sent_at)
-
-    def _whole_body(self) -> bytes:
-        pieces = self._body or []
-        if len(pieces) > 1:
-            pieces[:] = [b"".join(pieces)]
-        return pieces[0] if pieces else b""
 
     def request_failed(self, response: ErrorResponse) -> None:
         """The rest of the request will never come, or must not."""
@@ -210,7 +147,7 @@ class Exchange:
     def client_left(self) -> None:
         """The client has closed its connection."""
         if self.state is not State.ENDED:
-            self._finish("ok" if self._tap.is_over else "client_closed")
+            self._finish("ok" if self._tap.is_over() else "client_closed")
 
     def client_full(self) -> None:
         """The client takes no more: let the engine wait."""
@@ -239,34 +176,27 @@ class Exchange:
         self._become(State.WAITING)
         self._engine = connection
         try:
-            body = self._whole_body() if self._changed is None else self._changed
-            head = self._upstream.head(
-                self._client.request,
-                length=None if self._changed is None else len(body),
-            )
+            request, body = self._client.request, self._changed
+            head = self._upstream.head(request, length=None if body is None else len(body))
             connection.send(
-                self,
-                head,
-                body,
-                complete=self._complete,
-                reads_body=self._upstream.reads_body(self._client.request),
-            )
+                self, head, self._body.whole() if body is None else body,
+                complete=self._body.is_complete, reads_body=self._upstream.reads_body(request),
+            )  # fmt: skip
         except RequestInvalid as error:
             self._refuse(errors.malformed(f"The request cannot be sent on: {error}"))
             return
         except Exception as error:  # border: as in `start`
             self.broken(error)
             return
-        if self._complete:
+        if self._body.is_complete:
             self._tap.request_sent(connection.sent_at)
         else:
-            self._body = None
-            self._release()
+            self._body.drop()
             self._client.resume_reading()
 
     def engine_full(self) -> None:
         """The engine takes no more of the body: let the client wait."""
-        if not self._complete:
+        if not self._body.is_complete:
             self._client.pause_reading()
 
     def engine_ready(self) -> None:
@@ -278,47 +208,40 @@ class Exchange:
     def response_head(self, head: ResponseParser, *, body_follows: bool) -> None:
         """The head of the response has come."""
         self._upstream.responds()
-        content = content_headers(head.headers)
+        headers = Returning(head.headers)
         if self._changed is not None:
-            verdict = self._tap.judge_head(head.status, content)
+            verdict = self._tap.judge_head(head.status, headers.content)
             if verdict == "again":
                 self._again()
                 return
             if verdict == "waits":
                 self._become(State.HOLDING)
-                self._held = (head, content, b"")
+                self._held = (head, headers, b"")
                 # The same head would come without the change, and the client has it as early.
-                self._send_head(head, content, hides=True, body_follows=body_follows)
+                self._send_head(head, headers, hides=True, body_follows=body_follows)
                 return
-        self._begin(head, content, body_follows=body_follows)
+        self._begin(head, headers, body_follows=body_follows)
 
-    def _begin(
-        self, head: ResponseParser, content: Mapping[str, str], *, body_follows: bool
-    ) -> None:
+    def _begin(self, head: ResponseParser, headers: Returning, *, body_follows: bool) -> None:
         self._become(State.STREAMING)
-        hides = self._tap.hides(head.status, content)
+        hides = self._tap.hides(head.status, headers.content)
         if self._head_sent is None:
-            self._send_head(head, content, hides=hides, body_follows=body_follows)
-        elif head.status != 200 or media_type(content) != self._head_sent:
+            self._send_head(head, headers, hides=hides, body_follows=body_follows)
+        elif head.status != 200 or headers.media_type != self._head_sent:
             # The client has got the head of a response that was given up, and this is another.
             self._cut("upstream_incomplete")
             return
         elif not body_follows:
             self._client.release_head()  # the first response may have ended before it had left
-        self._tap.response_begins(head.status, content)
+        self._tap.response_begins(head.status, headers.content)
 
     def _send_head(
-        self, head: ResponseParser, content: Mapping[str, str], *, hides: bool, body_follows: bool
+        self, head: ResponseParser, headers: Returning, *, hides: bool, body_follows: bool
     ) -> None:
-        self._head_sent = media_type(content)
+        self._head_sent = headers.media_type
         self._is_refused = head.status >= 400
-        headers = to_client(
-            head.headers,
-            exchange_id=self._tap.id or None,
-            event_stream=content.get("content-type", "").startswith("text/event-stream"),
-            length_changes=hides,
-        )
-        self._client.begin(head.status, headers, body_follows=body_follows)
+        out = headers.to_client(exchange_id=self._tap.id or None, length_changes=hides)
+        self._client.begin(head.status, out, body_follows=body_follows)
 
     def response_data(self, at: float, body: bytes, raw: bytes | None) -> None:
         """Bytes of the response's body."""
@@ -329,7 +252,8 @@ class Exchange:
             return
         tap = self._tap
         if self._timer is not None:
-            self._stop_waiting()
+            self._timer.cancel()
+            self._timer = None
         onward = tap.data(at, body)
         if onward is body:
             self._client.write(body, raw)
@@ -342,7 +266,7 @@ class Exchange:
         if tap.is_behind:
             tap.catch_up()
             if tap.holds_event:
-                self._wait_for_usage()
+                self._timer = release_later(tap, self._client)
 
     def response_end(self) -> None:
         """The response is complete."""
@@ -356,24 +280,26 @@ class Exchange:
     def failed(self, failure: EngineFailure) -> None:
         """There is no connection, or the response broke off, or did not come at all."""
         self._give_up = self._engine = None
-        if self.state is State.CONNECTING:
-            self._fail(failure)
-        elif self._held is not None or self._may_be_about_the_change(failure):
-            if self._ended_held():
-                self._fail(failure)
+        if self._held is not None or (
+            self._changed is not None  # and that may be why
+            and self.state is State.WAITING
+            and isinstance(failure, ConnectionClosed | ResponseInvalid)
+        ):
+            if not self._ended_held():
+                return
         elif self._may_be_repeated(failure):
             self._repeated = True
             self._again(fresh=True)
-        else:
-            self._fail(failure)
-
-    def _fail(self, failure: EngineFailure) -> None:
+            return
         if self.state is State.STREAMING:
             self._write_rest()
-        if self._head_sent is not None:
-            self._cut(self._outcome(failure))
+        if self._head_sent is None:
+            self._refuse(self._upstream.error_response(failure))
+        elif self._room.closing:
+            self._cut("proxy_shutdown")
         else:
-            self._refuse(self._error_response(failure))
+            stalled = isinstance(failure, StreamTimedOut)
+            self._cut("upstream_stalled" if stalled else "upstream_incomplete")
 
     def _may_be_repeated(self, failure: EngineFailure) -> bool:
         """Whether the request met an engine that had left, and harms nobody if it did not.
@@ -386,7 +312,7 @@ class Exchange:
             and failure.died_idle
             and self.state is State.WAITING
             and not self._repeated
-            and self._body is not None
+            and self._body.is_here
             and self._upstream.may_repeat(self._client.request)
         )
 
@@ -394,9 +320,7 @@ class Exchange:
         """Send the request once more, as it came."""
         if self._engine is not None:
             self._engine.close()
-            self._engine = None
-        self._held = None
-        self._changed = None
+        self._engine = self._held = self._changed = None
         self._tap.retried()
         self._connect(fresh=fresh)
 
@@ -404,9 +328,9 @@ class Exchange:
 
     def _hold(self, at: float, body: bytes) -> None:
         assert self._held is not None  # noqa: S101
-        head, content, held = self._held
+        head, headers, held = self._held
         held += body
-        self._held = (head, content, held)
+        self._held = (head, headers, held)
         verdict = self._tap.judge_first(held)
         if verdict == "again":
             self._again()
@@ -415,18 +339,10 @@ class Exchange:
 
     def _let_go(self, at: float) -> None:
         assert self._held is not None  # noqa: S101
-        (head, content, held), self._held = self._held, None
-        self._begin(head, content, body_follows=bool(held))
+        (head, headers, held), self._held = self._held, None
+        self._begin(head, headers, body_follows=bool(held))
         if held:
             self.response_data(at, held, None)
-
-    def _may_be_about_the_change(self, failure: EngineFailure) -> bool:
-        """Whether an engine that ends an exchange like this may do so because of the change."""
-        return (
-            self._changed is not None
-            and self.state is State.WAITING
-            and isinstance(failure, ConnectionClosed | ResponseInvalid)
-        )
 
     def _ended_held(self) -> bool:
         """What is held will not become more; returns False when the request is sent once more."""
@@ -437,51 +353,10 @@ class Exchange:
             self._let_go(monotonic())
         return True
 
-    # A last event that waits for the usage event, which is hidden
-
-    def _wait_for_usage(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(_FOLLOWS_WITHIN, self._release_event)
-
-    def _stop_waiting(self) -> None:
-        timer, self._timer = self._timer, None
-        if timer is not None:
-            timer.cancel()
-
-    def _release_event(self) -> None:
-        self._timer = None
-        held = self._tap.release()
-        if held:
-            self._client.write(held, None)
-
     def _write_rest(self) -> None:
         rest = self._tap.rest()
         if rest:
             self._client.write(rest, None)
-
-    def _outcome(self, failure: EngineFailure) -> Outcome:
-        """How an exchange has ended whose response had begun."""
-        if self._room.closing:
-            return "proxy_shutdown"
-        stalled = isinstance(failure, StreamTimedOut)
-        return "upstream_stalled" if stalled else "upstream_incomplete"
-
-    def _error_response(self, failure: EngineFailure) -> ErrorResponse:
-        """What the client is told when there is no response."""
-        upstream = self._upstream
-        match failure:
-            case ConnectTimedOut():
-                return errors.connect_timed_out(upstream.address, upstream.limits.connect or 0.0)
-            case ConnectFailed():
-                return upstream.is_down(str(failure))
-            case FirstByteTimedOut():
-                return errors.first_byte_timed_out(
-                    upstream.address, upstream.limits.first_byte or 0.0
-                )
-            case ResponseInvalid():
-                return errors.not_a_response(upstream.address, str(failure))
-            case _:
-                return errors.engine_broke_off(upstream.address, str(failure))
 
     # Its end
 
@@ -507,18 +382,16 @@ class Exchange:
     def _finish(self, outcome: Outcome) -> None:
         """The only end: what belongs to the exchange is given back, and its measuring ends."""
         self._become(State.ENDED)
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            engine.close()
-        give_up, self._give_up = self._give_up, None
-        if give_up is not None:
-            give_up()
-        self._stop_waiting()
-        self._body = self._held = None
-        self._release()
-        self._room.leave(self)
-        self._tap.passed_on(self._in_proxy)
-        self._tap.end(outcome)
+        if self._engine is not None:
+            self._engine.close()
+        if self._give_up is not None:
+            self._give_up()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._engine = self._give_up = self._held = None
+        self._body.drop()
+        self._room.leave()
+        self._tap.end(outcome, self._in_proxy)
         self._client.done()
 
     def _become(self, state: State) -> None:

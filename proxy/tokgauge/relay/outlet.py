@@ -17,15 +17,19 @@ _MOST_WAITING = 8 * 1024 * 1024
 _AGAIN = 0.2
 """Seconds between two attempts to connect."""
 
+_GATHER = 0.05
+"""Seconds for which frames are gathered: a write for each would cost either side as much as the
+rest of a record, and come just when a client sends its next request."""
+
 
 class Outlet(asyncio.Protocol):
-    """The relay's end. `hello` is called for each new connection and gives its first frames.
+    """The relay's end. `hello` is called for each new connection and gives its first frame.
 
     told: receives each frame that the analyst sends. lost: frames that could not be sent so far.
     """
 
     def __init__(
-        self, path: str, hello: Callable[[], list[bytes]], told: Callable[[bytes], None]
+        self, path: str, hello: Callable[[], bytes], told: Callable[[bytes], None]
     ) -> None:
         self._path = path
         self._hello = hello
@@ -34,16 +38,31 @@ class Outlet(asyncio.Protocol):
         self._unread = bytearray()
         self._connecting: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._gathered: list[bytes] = []
+        self._flusher: asyncio.TimerHandle | None = None
         self._closed = False
         self.lost = 0
 
     def send(self, frame: bytes) -> None:
-        """Send a frame, or lose it."""
+        """Send a frame soon, or lose it."""
         transport = self._transport
         if transport is None or transport.get_write_buffer_size() > _MOST_WAITING:
             self.lost += 1
             return
-        transport.write(len(frame).to_bytes(4, "little") + frame)
+        self._gathered += (len(frame).to_bytes(4, "little"), frame)
+        if self._flusher is None:
+            self._flusher = asyncio.get_running_loop().call_later(_GATHER, self.flush)
+
+    def flush(self) -> None:
+        """Send now what has been gathered."""
+        if self._flusher is not None:
+            self._flusher.cancel()
+            self._flusher = None
+        gathered, self._gathered = self._gathered, []
+        if self._transport is None:
+            self.lost += len(gathered) // 2
+        elif gathered:
+            self._transport.write(b"".join(gathered))
 
     async def open(self, patience: float) -> None:
         """Connect; returns after `patience` seconds at most, and goes on trying."""
@@ -58,6 +77,7 @@ class Outlet(asyncio.Protocol):
             self._timer.cancel()
         if self._connecting is not None:
             self._connecting.cancel()
+        self.flush()
         transport = self._transport
         if transport is None:
             return
@@ -83,8 +103,8 @@ class Outlet(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.WriteTransport, transport)
         self._unread.clear()
-        for frame in self._hello():
-            self.send(frame)
+        self.send(self._hello())
+        self.flush()
 
     def data_received(self, data: bytes) -> None:
         self._unread += data
@@ -93,6 +113,7 @@ class Outlet(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self.flush()
         self._connect()
 
 

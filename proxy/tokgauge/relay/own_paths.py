@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tokgauge.http.client_connection import ClientConnection, Exchange
 from tokgauge.http.error_responses import ErrorResponse
-from tokgauge.http.server import ClientConnection, Exchange
 
 PREFIX = b"/tokgauge"
 

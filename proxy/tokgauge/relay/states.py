@@ -10,10 +10,10 @@ From every state an exchange may end.
 
 from __future__ import annotations
 
-from enum import Enum, auto
+from enum import IntEnum, auto
 
 
-class State(Enum):
+class State(IntEnum):  # not Enum, whose members hash themselves in Python
     """Where an exchange is."""
 
     RECEIVING = auto()

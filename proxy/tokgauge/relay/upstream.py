@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tokgauge.http import error_responses as errors
+from tokgauge.http.client.failures import (
+    ConnectFailed,
+    ConnectTimedOut,
+    EngineFailure,
+    FirstByteTimedOut,
+    ResponseInvalid,
+)
 from tokgauge.http.client.limits import Limits
 from tokgauge.http.client.pool import Pool
 from tokgauge.http.client.request_head import RequestHead, request_head
@@ -81,7 +88,17 @@ class Upstream:
         """It has responded to something."""
         self._reached(True)
 
-    def is_down(self, why: str) -> ErrorResponse:
-        """It could not be reached; returns what the client is told."""
-        self._reached(False)
-        return self._unreachable(self.address, why)
+    def error_response(self, failure: EngineFailure) -> ErrorResponse:
+        """What the client is told when there is no response."""
+        match failure:
+            case ConnectTimedOut():
+                return errors.connect_timed_out(self.address, self.limits.connect or 0.0)
+            case ConnectFailed():
+                self._reached(False)
+                return self._unreachable(self.address, str(failure))
+            case FirstByteTimedOut():
+                return errors.first_byte_timed_out(self.address, self.limits.first_byte or 0.0)
+            case ResponseInvalid():
+                return errors.not_a_response(self.address, str(failure))
+            case _:
+                return errors.engine_broke_off(self.address, str(failure))

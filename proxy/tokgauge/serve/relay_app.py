@@ -8,6 +8,7 @@ import os
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import msgspec
@@ -17,9 +18,10 @@ from tokgauge.engine.address import EngineAddress
 from tokgauge.http import error_responses as errors
 from tokgauge.http.client.limits import Limits
 from tokgauge.http.client.pool import Address, Pool
+from tokgauge.http.client_connection import ClientConnection, Exchange
 from tokgauge.http.error_responses import ErrorResponse
 from tokgauge.http.hosts import AllowedHosts
-from tokgauge.http.server import ClientConnection, ClientLimits, Exchange
+from tokgauge.http.server import ClientLimits
 from tokgauge.measure.no_tap import NoTap
 from tokgauge.measure.record import EngineNews, Hello, Message, Report
 from tokgauge.measure.taps import Taps
@@ -27,7 +29,7 @@ from tokgauge.relay.exchange import Exchange as RelayedExchange
 from tokgauge.relay.outlet import Outlet
 from tokgauge.relay.own_paths import OwnPaths
 from tokgauge.relay.reachability import Reachability
-from tokgauge.relay.relay import Relay
+from tokgauge.relay.room import Room
 from tokgauge.relay.upstream import Upstream
 
 logger = logging.getLogger("tokgauge")
@@ -92,13 +94,21 @@ class RelayApp:
             settings, self._engine, self.taps.injection.connection_closed
         )
         self._pages = _analyst_upstream(settings, pages)
-        own = OwnPaths(self._refuses, self._not_ready, self._open_page)
-        self._relay = Relay(
-            self._upstream, self.taps, own, self.limits,
+        self._room = Room(
             max_in_flight=settings.max_in_flight,
             unfinished_bodies_bytes=settings.unfinished_bodies_bytes,
-        )  # fmt: skip
-        self.open = self._relay.open
+        )
+        self._pages_room = Room(max_in_flight=None, unfinished_bodies_bytes=None)
+        self._own = OwnPaths(self._refuses, self._not_ready, self._open_page)
+
+    def open(self, client: ClientConnection) -> Exchange:
+        """The exchange of a request."""
+        request = client.request
+        # What is refused is an exchange, too: it is counted.
+        if request.refusal is None and self._own.has(request.path):
+            return self._own.open(client)
+        tap = self.taps.open(request.method, request.path, monotonic())
+        return RelayedExchange(self._room, self._upstream, client, tap)
 
     async def __call__(
         self, scope: Any, receive: Callable[[], Awaitable[Any]],
@@ -117,7 +127,7 @@ class RelayApp:
         running.push_async_callback(self._outlet.close)
         running.push_async_callback(self._pages.pool.close)
         running.push_async_callback(self._upstream.pool.close)
-        running.callback(setattr, self._relay, "closing", True)
+        running.callback(setattr, self._room, "closing", True)
         await self._outlet.open(_ANALYST_PATIENCE)
 
     # What is the proxy's own
@@ -136,12 +146,12 @@ class RelayApp:
         return None if self._engine.up else "the engine cannot be reached"
 
     def _open_page(self, client: ClientConnection) -> Exchange:
-        return RelayedExchange(self._relay.for_own_pages, self._pages, client, NoTap())
+        return RelayedExchange(self._pages_room, self._pages, client, NoTap())
 
     # The analyst's side
 
-    def _hello(self) -> list[bytes]:
-        return [_encode(Hello(self._name, os.getpid()))]
+    def _hello(self) -> bytes:
+        return _encode(Hello(self._name, os.getpid()))
 
     def _told(self, frame: bytes) -> None:
         try:
@@ -161,6 +171,7 @@ class RelayApp:
                 lost=self._outlet.lost,
             )
         )  # fmt: skip
+        self._outlet.flush()
 
 
 def _engine_upstream(

@@ -76,16 +76,16 @@ class Owner(Protocol):
 
 
 class EngineConnection(asyncio.Protocol):
-    """Connected by the pool; then `send` for every request, until it closes.
+    """Connected by the pool; then `send` for every request, until it is `closed`, or about to be.
 
     reused: it has served an earlier request. sent_at: when the request had been handed to the
     socket completely (`monotonic()`), None before.
     """
 
     __slots__ = (
-        "_between_chunks", "_call", "_close_after", "_closed", "_has_body", "_head_limit",
-        "_head_told", "_last_read", "_left", "_loop", "_next_parser", "_owner", "_parser",
-        "_paused", "_poller", "_transport", "established", "reused", "sent_at",
+        "_between_chunks", "_call", "_close_after", "_has_body", "_head_limit", "_head_told",
+        "_last_read", "_left", "_loop", "_owner", "_parser", "_paused", "_poller", "_transport",
+        "closed", "established", "reused", "sent_at",
     )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop, owner: Owner, head_limit: int) -> None:
@@ -96,7 +96,6 @@ class EngineConnection(asyncio.Protocol):
         self._poller: select.poll | None = None
         self._call: Call | None = None
         self._parser: ResponseParser | None = None
-        self._next_parser: ResponseParser | None = None
         self._left: int | None = 0
         """Bytes of the request's body still to be sent; None: until `end_body` (chunked)."""
         self._last_read = 0.0
@@ -105,7 +104,7 @@ class EngineConnection(asyncio.Protocol):
         self._paused = False
         self._close_after = False
         self._has_body = False
-        self._closed = False
+        self.closed = False
         self.established = False
         self.reused = False
         self.sent_at: float | None = None
@@ -122,17 +121,12 @@ class EngineConnection(asyncio.Protocol):
     def transport(self, transport: asyncio.Transport) -> None:
         self._transport = transport
 
-    @property
-    def closed(self) -> bool:
-        """Whether it is gone, or about to be."""
-        return self._closed
-
     def usable(self) -> bool:
         """Whether an idle connection still looks alive, with a look into the kernel.
 
         The event loop may not have read the engine's FIN yet; one poll costs about a microsecond.
         """
-        if self._closed or self.transport.is_closing():
+        if self.closed or self.transport.is_closing():
             return False
         if self._poller is None:
             self._poller = select.poll()
@@ -177,10 +171,7 @@ class EngineConnection(asyncio.Protocol):
 
         Raises ValueError, and is closed, when these are not the declared bytes.
         """
-        parser, self._next_parser = self._next_parser, None
-        if parser is None or head.method == "HEAD":
-            parser = ResponseParser(head_request=head.method == "HEAD", limit=self._head_limit)
-        self._parser = parser
+        self._parser = ResponseParser(head_request=head.method == "HEAD", limit=self._head_limit)
         self._call = call
         self._last_read = 0.0
         self._between_chunks = self._head_told = False
@@ -198,7 +189,7 @@ class EngineConnection(asyncio.Protocol):
 
     def send_body(self, piece: bytes) -> None:
         """Send a part of the request's body, not empty. Raises ValueError beyond its length."""
-        if self._closed:
+        if self.closed:
             return
         if self._left is None:
             self.transport.write(_chunk(piece))
@@ -208,7 +199,7 @@ class EngineConnection(asyncio.Protocol):
 
     def end_body(self) -> None:
         """The request's body is complete. Raises ValueError when it is not."""
-        if self._closed:
+        if self.closed:
             return
         if self._left is None:
             self.transport.write(b"0\r\n\r\n")
@@ -240,14 +231,13 @@ class EngineConnection(asyncio.Protocol):
 
     def close(self) -> None:
         """Close the socket at once; `call` hears no more. May be called at any time, repeatedly."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         self._call = None
-        for parser in (self._parser, self._next_parser):
-            if parser is not None:
-                parser.release()
-        self._parser = self._next_parser = None
+        if self._parser is not None:
+            self._parser.release()
+            self._parser = None
         if self._transport is not None:
             self._transport.abort()
         self._owner.connection_closed(self)
@@ -256,7 +246,7 @@ class EngineConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if self._closed:
+        if self.closed:
             self._transport.abort()
             return
         sock = transport.get_extra_info("socket")
@@ -295,10 +285,7 @@ class EngineConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None:
             self._read_what_is_left()
-        if self._call is not None:
-            self._fail(self._closed_because(str(exc) if exc else "the connection was closed"))
-        else:
-            self.close()
+        self._fail(self._closed_because(str(exc) if exc else "the connection was closed"))
         self._owner.connection_gone(self)
 
     def pause_writing(self) -> None:
@@ -339,7 +326,7 @@ class EngineConnection(asyncio.Protocol):
             self._loop.call_soon(self._read_on)
 
     def _read_on(self) -> None:
-        if not self._closed and not self._paused:
+        if not self.closed and not self._paused:
             self.transport.resume_reading()
 
     def _finish(self, parser: ResponseParser) -> None:
@@ -361,8 +348,6 @@ class EngineConnection(asyncio.Protocol):
             self._parser = None
             if self._paused:
                 self.resume_reading()
-            # Made now, not when it is needed.
-            self._next_parser = ResponseParser(head_request=False, limit=self._head_limit)
             self.reused = True
             self._owner.connection_idle(self)
         else:

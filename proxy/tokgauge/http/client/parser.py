@@ -82,39 +82,16 @@ class ResponseParser:
     complete: the whole response has been read.
     surplus: bytes came that belong to no response; the connection must not be used again.
     fault: why the bytes are not an acceptable HTTP response; nothing may be fed after it.
-    begun: the final response's first byte has come (interim responses do not count).
     keep_alive: the response lets the connection live on (RFC 9112, 9.3).
     between_chunks: the bytes so far end where a chunk may begin. Known after the head and after
         the end of an event only; False may mean anything.
-    until_eof: the body ends where the connection ends (RFC 9112, 6.3, rule 8).
     """
 
     __slots__ = (
-        "_bare",
-        "_chunked",
-        "_head",
-        "_head_parsed",
-        "_head_request",
-        "_last_piece",
-        "_left",
-        "_limit",
-        "_parse",
-        "_parser",
-        "_pieces",
-        "begun",
-        "between_chunks",
-        "complete",
-        "fault",
-        "head_done",
-        "headers",
-        "keep_alive",
-        "on_body",
-        "reason",
-        "status",
-        "surplus",
-        "until_eof",
-        "version",
-    )
+        "_bare", "_head", "_head_parsed", "_head_request", "_last_piece", "_left", "_limit",
+        "_parser", "_pieces", "between_chunks", "complete", "fault", "head_done", "headers",
+        "keep_alive", "on_body", "reason", "status", "surplus", "version",
+    )  # fmt: skip
 
     def __init__(self, *, head_request: bool, limit: int) -> None:
         """limit: most bytes without any body in them, in the head and between body bytes."""
@@ -123,9 +100,8 @@ class ResponseParser:
         self._bare = 0
         self._head = b""
         self._head_parsed = False
-        self._chunked = False
-        self._left = 0
-        """Bytes of body that are missing, if the body is not chunked."""
+        self._left: int | None = 0
+        """Bytes of body that are missing; None for chunks."""
         self._last_piece = 0
         self._pieces: list[bytes] = []
         self.on_body = self._pieces.append  # C calls C: no Python frame per piece of body
@@ -133,27 +109,36 @@ class ResponseParser:
         self.status = 0
         self.reason = b""
         self.version = b"HTTP/1.1"
-        self.begun = False
         self.head_done = False
         self.complete = False
         self.surplus = False
         self.keep_alive = False
-        self.until_eof = False
         self.between_chunks = False
         self.fault: str | None = None
         self._parser = httptools.HttpResponseParser(self)
-        self._parse = self._parser.feed_data
+
+    @property
+    def begun(self) -> bool:
+        """Whether the final response's first byte has come; interim responses do not count."""
+        return self.head_done or bool(self._head)
+
+    @property
+    def until_eof(self) -> bool:
+        """Whether the body ends where the connection ends (RFC 9112, 6.3, rule 8)."""
+        return self._left is not None and self._left > 10**_LENGTH_DIGITS
 
     def feed(self, data: bytes) -> bytes:
         """Read `data`; return the body bytes in it, joined (empty when there are none)."""
         while not self.head_done:
             data = self._feed_head(data)
             if not data:
-                self.between_chunks = self._chunked and self.head_done
+                self.between_chunks = self._left is None and self.head_done
                 return b""
-        if self._chunked and not self.complete:
-            return self._feed_chunks(data)
         left = self._left
+        if left is None:
+            if not self.complete:
+                return self._feed_chunks(data)
+            left = 0
         if len(data) < left:
             self._left = left - len(data)
             return data
@@ -174,7 +159,6 @@ class ResponseParser:
                 if not self._count(len(data) - len(line)) or not line:
                     return b""
                 data = line
-            self.begun = True
         seen = len(self._head)
         self._head += data
         # The empty line, wherever the reads were cut.
@@ -226,21 +210,19 @@ class ResponseParser:
         if self._head_request or status in (204, 304):
             self.complete = True
         elif coding is not None:
-            self._chunked = True
+            self._left = None
             if version == "1.0":
                 self.keep_alive = False  # RFC 9112, 6.1: its framing cannot be relied upon
         elif length is not None:
             self._left = int(length)
             self.complete = self._left == 0
         else:
-            self.until_eof = True
             self._left = sys.maxsize
 
     def _next_head(self) -> None:
         """That was an interim response, and all of it: another head follows."""
         self._parser = httptools.HttpResponseParser(self)
-        self._parse = self._parser.feed_data
-        self._head_parsed = self.begun = False
+        self._head_parsed = False
         self.headers = []
         self.reason = b""
 
@@ -288,7 +270,7 @@ class ResponseParser:
     def _run(self, data: bytes) -> httptools.HttpParserError | None:
         """Give the parser `data`; return what it has against that."""
         try:
-            self._parse(data)
+            self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             return None  # a head that `_judge` refuses
         except httptools.HttpParserError as error:
@@ -302,7 +284,7 @@ class ResponseParser:
 
     def release(self) -> None:
         """Drop the parser, which refers back to this object."""
-        del self._parse, self._parser
+        del self._parser
 
     # llhttp's callbacks; it may call them for a second message, too
 
@@ -320,7 +302,7 @@ class ResponseParser:
             self.keep_alive = self._parser.should_keep_alive()  # later on it has forgotten
 
     def on_message_complete(self) -> None:
-        if self._chunked and not self.complete:
+        if self._left is None and not self.complete:
             self._last_piece = len(self._pieces)
             self.complete = True
 

@@ -21,15 +21,15 @@ class Upstream:
     Host header; None keeps the client's. own_host: what HTTP/1.0 clients, which send none, get.
     max_body_bytes: the largest request body. generates: whether a path is one whose POST only
     generates, so that it may be repeated. reads_bodies: whether it is one whose good responses need
-    the whole body. reached: is told whether the engine could be reached. unreachable: what the
-    client is told when it could not, from address and reason.
+    the whole body. reached: is told that the engine could be reached, or not, and why not.
+    unreachable: what the client is told when it could not, from address and reason.
     """
 
     def __init__(
         self, pool: Pool, limits: Limits, *, address: str, prefix: bytes, host: bytes | None,
         own_host: bytes, max_body_bytes: int | None, generates: Callable[[str, bytes], bool],
         reads_bodies: Callable[[str, bytes], bool],
-        reached: Callable[[bool], None],
+        reached: Callable[[bool, str], None],
         unreachable: Callable[[str, str], ErrorResponse] = errors.engine_unreachable,
     ) -> None:  # fmt: skip
         self.pool = pool
@@ -79,9 +79,9 @@ class Upstream:
 
     def responds(self) -> None:
         """It has responded to something."""
-        self._reached(True)
+        self._reached(True, "")
 
     def is_down(self, why: str) -> ErrorResponse:
         """It could not be reached; returns what the client is told."""
-        self._reached(False)
+        self._reached(False, why)
         return self._unreachable(self.address, why)

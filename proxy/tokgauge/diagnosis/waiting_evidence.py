@@ -14,8 +14,8 @@ from tokgauge.diagnosis.typical import typical
 from tokgauge.diagnosis.waiting import Waits
 from tokgauge.diagnosis.work import ONE_SHORT_STREAM
 
-_MIN_LOOKS = 2
-"""A queue at a single look may be gone at the next."""
+_PASSING = 2.0
+"""Seconds that looks must lie apart: a queue that is seen for less may be a burst."""
 
 Prefill = Callable[[float], Interval]
 """Seconds that a prompt of so many tokens takes while nothing else runs."""
@@ -49,8 +49,10 @@ def waits_of(inputs: Inputs) -> Waits:
 
 
 def _queue_share(pages: tuple[Page, ...]) -> float | None:
-    known = [page.reading.waiting for page in pages if page.reading.waiting is not None]
-    return sum(map(bool, known)) / len(known) if len(known) >= _MIN_LOOKS else None
+    known = [page.reading for page in pages if page.reading.waiting is not None]
+    if not known or known[-1].at - known[0].at < _PASSING:
+        return None
+    return sum(bool(reading.waiting) for reading in known) / len(known)
 
 
 def _prefill(inputs: Inputs) -> Prefill | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
-from tokgauge.diagnosis.phrases import count, per_time, percent, seconds
+from tokgauge.diagnosis.phrases import count, per_time, percent
+from tokgauge.diagnosis.phrases import seconds as tenths
 from tokgauge.diagnosis.phrases import waiting as in_the_queue
 from tokgauge.diagnosis.verdict import Cause, Verdict, WaitingCause
 from tokgauge.diagnosis.waiting import MIN_FIRST_TOKENS, WaitingJudgement, Waits
@@ -87,7 +88,7 @@ def _felt(waits: Waits) -> str:
 def _queued(waits: Waits) -> str:
     if waits.queue_seconds is None:
         return in_the_queue(waits.waiting) if waits.waiting else ""
-    return f"{seconds(waits.queue_seconds)} in the engine's queue (mean of {waits.queued})"
+    return f"{_seconds(waits.queue_seconds)} in the engine's queue (mean of {waits.queued})"
 
 
 def _first_tokens(waits: Waits) -> str:
@@ -95,9 +96,13 @@ def _first_tokens(waits: Waits) -> str:
         return ""
     still = f", {waits.still_waiting} of them still waiting" if waits.still_waiting else ""
     return (
-        f"{seconds(waits.first_token_seconds)} until the first token"
+        f"{_seconds(waits.first_token_seconds)} until the first token"
         f" (median of {waits.first_tokens}{still})"
     )
+
+
+def _seconds(value: float) -> str:
+    return tenths(value) if value >= 0.05 else "less than 0.1 s"
 
 
 def _clock(unix: float) -> str:
@@ -129,7 +134,7 @@ def _queue_seen(waits: Waits) -> str:
     if waits.waiting and waits.queue_seconds is not None:
         told.append(in_the_queue(waits.waiting))
     if waits.longest_wait is not None:
-        told.append(f"the longest wait so far is {seconds(waits.longest_wait)}")
+        told.append(f"the longest wait so far is {_seconds(waits.longest_wait)}")
     if waits.kv_cache_usage is not None:
         told.append(_cache(waits))
     return "; ".join(part for part in told if part)
@@ -143,7 +148,7 @@ def _prompts(waits: Waits) -> str:
     alone = waits.prompt_seconds
     if alone is None:
         return "how fast this engine computes prompts is not known"
-    return f"a prompt of median length takes {seconds(alone.low)} to {seconds(alone.high)} alone"
+    return f"a prompt of median length takes {_seconds(alone.low)} to {_seconds(alone.high)} alone"
 
 
 def _first_tokens_and_prompts(waits: Waits) -> str:

@@ -226,8 +226,8 @@ Each has `--help`. Completion for bash is `eval "$(_TOKGAUGE_COMPLETE=bash_sourc
 
 Of [config/alerts.yml](../../config/alerts.yml), which needs
 [config/recording_rules.yml](../../config/recording_rules.yml), and, as the last one, of
-[config/alerts_fixed_limit.yml](../../config/alerts_fixed_limit.yml), which Prometheus reads only where
-you name it. In brackets: for how long.""",
+[config/alerts_fixed_limit.yml](../../config/alerts_fixed_limit.yml), which Prometheus reads only
+where you name it. In brackets: for how long.""",
     ),
 }  # fmt: skip
 """Page of docs/reference/ → its table, and what stands before it."""

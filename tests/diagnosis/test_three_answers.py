@@ -40,6 +40,14 @@ def test_the_worst(levels: tuple[Level, Level, Level], worst: tuple[str, Level])
     assert (question, found.level) == worst
 
 
+def test_an_engine_that_is_down_comes_first() -> None:
+    down = verdict("suspect", "engine_down")
+    slow = ThreeAnswers(
+        speed=verdict("suspect", "cpu_bound"), waiting=down, answers=verdict("suspect")
+    )
+    assert slow.worst == ("waiting", down)
+
+
 def test_json_has_the_worst_beside_the_three() -> None:
     found = three("healthy", "suspect", "not_judged").as_json()
     assert list(found) == ["level", "headline", "question", "speed", "waiting", "answers"]

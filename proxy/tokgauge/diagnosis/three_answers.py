@@ -38,10 +38,11 @@ class ThreeAnswers:
     def worst(self) -> tuple[Question, Verdict]:
         """What titles the page: what is suspect, else what is worth watching, else the speed.
 
-        The first in the order of the questions, where several are. Nothing that is not judged hides
-        an alarm, and where there is none, the speed stands there whether it is judged or not.
+        Of several an engine that is down, then the first in the order of the questions. Nothing
+        that is not judged hides an alarm, and where there is none, the speed stands there whether
+        it is judged or not.
         """
-        return max(self, key=lambda pair: ALARM[pair[1].level])
+        return max(self, key=lambda pair: (ALARM[pair[1].level], _is_down(pair[1])))
 
     def as_json(self) -> dict[str, object]:
         """As `/tokgauge/live` has it."""
@@ -52,6 +53,10 @@ class ThreeAnswers:
             "question": question,
             **{name: asdict(verdict) for name, verdict in self},
         }
+
+
+def _is_down(verdict: Verdict) -> bool:
+    return any(cause.kind == "engine_down" for cause in verdict.causes)
 
 
 class OnShow:

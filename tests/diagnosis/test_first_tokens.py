@@ -1,5 +1,7 @@
 """How long people waited for first tokens, and what their prompts explain of it."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from tokgauge.diagnosis.expected_time import Interval
@@ -10,11 +12,11 @@ pytestmark = pytest.mark.socketless
 
 
 def stream(seconds: float | None, prompt: int | None = None, cached: int | None = None) -> Record:
-    given = {
+    given: dict[str, Any] = {
         "time_to_first_token": seconds, "prompt_tokens": prompt, "cached_prompt_tokens": cached
     }  # fmt: skip
-    needed = [f for f in msgspec.structs.fields(Record) if f.required and f.name not in given]
-    return Record(**given, **{f.name: None for f in needed})
+    unknown: dict[str, Any] = {f.name: None for f in msgspec.structs.fields(Record) if f.required}
+    return Record(**unknown | given)
 
 
 def of(*records: Record) -> FirstTokens:

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.socketless
 
 
 def verdict(level: Level, *kinds: str, headline: str = "") -> Verdict:
-    causes = tuple(Cause(kind, "seen", "do") for kind in kinds)  # type: ignore[arg-type]
+    causes = tuple(Cause(kind, "seen", "do") for kind in kinds)
     return Verdict(level, headline or level, causes)
 
 
@@ -137,7 +137,7 @@ def test_each_change_of_the_worst_is_logged_once(caplog: pytest.LogCaptureFixtur
             ("above_ceiling", "healthy", "healthy"),
             ("healthy", "healthy", "healthy"),
         ):
-            log.note(three(*levels))  # type: ignore[arg-type]
+            log.note(three(*levels))
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("INFO", "speed: healthy"),
         ("WARNING", "waiting: watch"),

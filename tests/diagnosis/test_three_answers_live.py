@@ -14,7 +14,7 @@ import pytest
 from tokgauge.serve.background import BackgroundProxy
 from tokgauge.settings import Settings
 from tokgauge.simulator.checkpoint import write_bf16
-from tokgauge.simulator.gpu import SimulatedNvml
+from tokgauge.simulator.nvml import SimulatedNvml
 from tokgauge.simulator.profile import EngineProfile
 from tokgauge.simulator.server import running_engine
 

@@ -23,12 +23,12 @@ def record(outcome: str = "ok", *, streamed: bool = True, at: float = 1.0, **kno
         decodes_from=0.5, decoded_to=1.0, token_events=1, silent_since=None, sequences=1,
         context_at_most=None, context_at_least=0.0, calls_tools=False,
     )  # fmt: skip
-    given = {
+    given: dict[str, Any] = {
         "progress": progress, "ended_at": at, "outcome": outcome, "silent_wait": 0.2,
         "finish_reasons": ("stop",) if outcome == "ok" else (), "truncations": (), **known,
     }  # fmt: skip
-    needed = [f for f in msgspec.structs.fields(Record) if f.required and f.name not in given]
-    return Record(**given, **{f.name: None for f in needed})
+    unknown: dict[str, Any] = {f.name: None for f in msgspec.structs.fields(Record) if f.required}
+    return Record(**unknown | given)
 
 
 def answers(records: Sequence[Record]) -> Answers:

@@ -5,13 +5,13 @@ import logging
 import pytest
 from tokgauge.diagnosis.steady import SHOWN_AT_LEAST, Steady
 from tokgauge.diagnosis.three_answers import OnShow, ThreeAnswers
-from tokgauge.diagnosis.verdict import LEVELS, Cause, Level, Verdict
+from tokgauge.diagnosis.verdict import LEVELS, Cause, CauseKind, Level, Verdict, WaitingCause
 from tokgauge.diagnosis.verdict_log import VerdictLog
 
 pytestmark = pytest.mark.socketless
 
 
-def verdict(level: Level, *kinds: str, headline: str = "") -> Verdict:
+def verdict(level: Level, *kinds: CauseKind | WaitingCause, headline: str = "") -> Verdict:
     causes = tuple(Cause(kind, "seen", "do") for kind in kinds)
     return Verdict(level, headline or level, causes)
 

@@ -144,7 +144,9 @@ class _Rig:
 
     def tick(self) -> None:
         """The analyst asks what runs, and takes in what it is told."""
-        self._frames.append(self._taps.summary(0, draining=False, up=True, up_at=0.0, lost=0))
+        self._frames.append(
+            self._taps.summary(0, draining=False, up=True, up_at=0.0, lost=0, error="")
+        )
         self.take_in()
 
     def take_in(self) -> None:

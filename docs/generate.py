@@ -155,11 +155,12 @@ def commands_table() -> Iterator[str]:
 
 
 def alerts_table() -> Iterator[str]:
-    """The alerts of config/alerts.yml with their runbooks."""
+    """The alerts of config/ with their runbooks."""
     yield "| alert | severity | when |"
     yield "| --- | --- | --- |"
-    for group in yaml.safe_load((ROOT / "config" / "alerts.yml").read_text())["groups"]:
-        for rule in group["rules"]:
+    for file in ("alerts.yml", "alerts_fixed_limit.yml"):
+        groups = yaml.safe_load((ROOT / "config" / file).read_text())["groups"]
+        for rule in (rule for group in groups for rule in group["rules"]):
             name = rule["alert"]
             lasting = f" ({rule['for']})" if "for" in rule else ""
             yield (
@@ -224,7 +225,9 @@ Each has `--help`. Completion for bash is `eval "$(_TOKGAUGE_COMPLETE=bash_sourc
         """# Alerts
 
 Of [config/alerts.yml](../../config/alerts.yml), which needs
-[config/recording_rules.yml](../../config/recording_rules.yml). In brackets: for how long.""",
+[config/recording_rules.yml](../../config/recording_rules.yml), and, as the last one, of
+[config/alerts_fixed_limit.yml](../../config/alerts_fixed_limit.yml), which Prometheus reads only
+where you name it. In brackets: for how long.""",
     ),
 }  # fmt: skip
 """Page of docs/reference/ → its table, and what stands before it."""

@@ -19,6 +19,7 @@ from shared import (
     judged_efficiency,
     runbooks,
     verdict,
+    worst_verdict,
 )
 
 _TTFT = "tokgauge_time_to_first_token_seconds"
@@ -50,12 +51,13 @@ def board() -> Json:
                     links=runbooks("TokgaugeEfficiencyLow", "TokgaugeAboveCeiling"),
                 ),
                 stat(
-                    "Verdict",
-                    help_text("tokgauge_verdict"),
+                    "Worst of the three answers",
+                    "Speed, waiting, whole answers: what is suspect, else what is worth watching, "
+                    "else the speed. Below is each by itself.",
                     "none",
-                    Query(verdict(), "{{instance}} {{model}}"),
+                    Query(worst_verdict(), "{{instance}} {{model}}"),
                     states=list(LEVELS.values()),
-                    links=runbooks("TokgaugeEfficiencyLow"),
+                    links=documents("verdict.md"),
                     height=8,
                 ),
                 stat(
@@ -122,23 +124,28 @@ def board() -> Json:
                     Query(select("tokgauge_output_tokens_per_second"), "{{instance}} {{model}}"),
                 ),
                 state_timeline(
-                    "Verdict over time",
-                    "Which level held when.",
-                    Query(verdict(), "{{instance}} {{model}}"),
+                    "The three answers over time",
+                    help_text("tokgauge_verdict"),
+                    Query(verdict("speed"), "{{instance}} {{model}} speed"),
+                    Query(verdict("waiting"), "{{instance}} {{model}} waiting"),
+                    Query(verdict("answers"), "{{instance}} {{model}} whole answers"),
                     states=list(LEVELS.values()),
-                    links=runbooks("TokgaugeEfficiencyLow"),
+                    links=documents("verdict.md"),
                 ),
                 state_timeline(
                     "Causes that the verdict names",
-                    "A cause is named only with evidence of its own; nothing here while the "
-                    "verdict is healthy.",
+                    "A cause is named only with evidence of its own; nothing here while all three "
+                    "answers are healthy.",
                     Query(
-                        f"max by (instance, cause) ({select('tokgauge_verdict_cause')}) == 1",
-                        "{{instance}} {{cause}}",
+                        "max by (instance, question, cause) "
+                        f"({select('tokgauge_verdict_cause')}) == 1",
+                        "{{instance}} {{question}}: {{cause}}",
                     ),
                     states=(State(1, "named", "orange"),),
                     no_value="no cause named",
-                    links=runbooks("TokgaugeEfficiencyLow", "TokgaugeKvCacheSlowsDecoding"),
+                    links=runbooks(
+                        "TokgaugeEfficiencyLow", "TokgaugePeopleWait", "TokgaugeKvCachePressure"
+                    ),
                 ),
             ],
             "What people notice": [

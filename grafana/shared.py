@@ -39,9 +39,19 @@ CONTENTION = {
 HOLDS = (State(1, "yes", "orange"),)
 
 
-def verdict() -> str:
-    """The level that holds, as a number of LEVELS, by instance and model."""
-    return _one_of("tokgauge_verdict", "level", "instance, model", LEVELS)
+def verdict(question: str) -> str:
+    """The level of the answer to a question, as a number of LEVELS, by instance and model."""
+    return _one_of("tokgauge_verdict", "level", "instance, model", LEVELS, question=question)
+
+
+def worst_verdict() -> str:
+    """What titles the status page: what is suspect, else what is worth watching, else the speed."""
+    alarms = (
+        f"{LEVELS[level].value} * max by (instance, model) "
+        f"({select('tokgauge_verdict', level=level)} == 1)"
+        for level in ("suspect", "watch")
+    )
+    return f"{' or '.join(alarms)} or {verdict('speed')}"
 
 
 def contention() -> str:
@@ -49,17 +59,18 @@ def contention() -> str:
     return _one_of("tokgauge_gpu_contention", "state", "instance, gpu", CONTENTION)
 
 
-def _one_of(name: str, label: str, by: str, states: Mapping[str, State]) -> str:
+def _one_of(name: str, label: str, by: str, states: Mapping[str, State], **matchers: str) -> str:
     """One number for the state that holds, from a metric that is 1 for it and 0 for the others."""
     numbered = (
-        f"{state.value} * ({select(name, **{label: key})} == 1)" for key, state in states.items()
+        f"{state.value} * ({select(name, **matchers, **{label: key})} == 1)"
+        for key, state in states.items()
     )
     return f"max by ({by}) ({' or '.join(numbered)})"
 
 
 def judged_efficiency() -> str:
     """The efficiency while the verdict judges it: not between prefills, nor with little traffic."""
-    not_judged = select("tokgauge_verdict", level="not_judged")
+    not_judged = select("tokgauge_verdict", question="speed", level="not_judged")
     return (
         f"{select('tokgauge_memory_bandwidth_utilization_ratio')} "
         f"unless on (job, instance, model) ({not_judged} == 1)"
@@ -75,6 +86,7 @@ def documents(*names: str) -> Mapping[str, str]:
     """Links to documents of the project, such as `measuring.md#the-ceiling`."""
     titles = {
         "measuring.md": "What is measured",
+        "verdict.md": "The three answers",
         "measuring.md#the-ceiling": "The ceiling",
         "dashboards.md": "About these dashboards",
     }

@@ -25,7 +25,9 @@ def rules(file: str) -> list[dict[str, Any]]:
     return [rule for group in groups for rule in group["rules"]]
 
 
-ALERTS = {rule["alert"]: rule for rule in rules("alerts.yml")}
+ALERT_FILES = ("alerts.yml", "alerts_fixed_limit.yml")
+ALERT_RULES = [rule for file in ALERT_FILES for rule in rules(file)]
+ALERTS = {rule["alert"]: rule for rule in ALERT_RULES}
 
 
 def run(name: str, *arguments: str, stdin: str | None = None) -> None:
@@ -38,8 +40,15 @@ def run(name: str, *arguments: str, stdin: str | None = None) -> None:
 
 def test_prometheus_accepts_its_configuration_and_the_rules() -> None:
     run("promtool", "check", "config", str(CONFIG / "prometheus.yml"))
-    run("promtool", "check", "rules", "--lint=all", "--lint-fatal",
-        str(CONFIG / "recording_rules.yml"), str(CONFIG / "alerts.yml"))  # fmt: skip
+    run(
+        "promtool",
+        "check",
+        "rules",
+        "--lint=all",
+        "--lint-fatal",
+        str(CONFIG / "recording_rules.yml"),
+        *(str(CONFIG / file) for file in ALERT_FILES),
+    )
 
 
 def test_alertmanager_accepts_its_configuration() -> None:
@@ -73,7 +82,7 @@ def test_each_alert_has_a_test_that_fires_and_one_that_stays_silent() -> None:
 
 
 def test_alerts_are_written_like_those_of_monitoring_mixins() -> None:
-    assert len(ALERTS) == len(rules("alerts.yml")), "a name is used twice"
+    assert len(ALERTS) == len(ALERT_RULES), "a name is used twice"
     for name, rule in ALERTS.items():
         assert re.fullmatch(r"Tokgauge([A-Z][a-z0-9]+)+", name)
         assert set(rule["labels"]) == {"severity"}, name
@@ -91,7 +100,7 @@ def test_recording_rules_are_named_level_metric_operation() -> None:
 
 
 def test_every_recorded_figure_is_used_or_shown() -> None:
-    text = "".join(rule["expr"] for file in ("alerts.yml", "recording_rules.yml")
+    text = "".join(rule["expr"] for file in (*ALERT_FILES, "recording_rules.yml")
                    for rule in rules(file))  # fmt: skip
     dashboards = "".join(path.read_text() for path in (ROOT / "grafana").rglob("*.json"))
     for rule in rules("recording_rules.yml"):
@@ -105,7 +114,7 @@ def test_rules_ask_only_for_metrics_that_exist() -> None:
         suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum")}
         known |= {family.name + end for end in suffixes.get(family.type, ("",))}
     known |= {rule["record"] for rule in rules("recording_rules.yml")}
-    for rule in (*rules("alerts.yml"), *rules("recording_rules.yml")):
+    for rule in (*ALERT_RULES, *rules("recording_rules.yml")):
         asked = set(re.findall(r"(?:instance(?:_model)?:)?\btokgauge_\w+(?::\w+)?", rule["expr"]))
         assert asked <= known, rule
 

@@ -99,14 +99,14 @@ def test_without_inputs_there_is_no_ratio(nvml: SimulatedNvml) -> None:
     """The model's files are not on this machine and no setting says their size: absent, not 0."""
     with running_engine() as url, BackgroundProxy(Settings(upstream=url, **FAST)) as proxy:
         page = after_traffic(proxy, proxy.url)
-        live = httpx2.get(f"{proxy.url}/tokgauge/live").json()["verdict"]
+        live = httpx2.get(f"{proxy.url}/tokgauge/live").json()["verdict"]["speed"]
     for name in (
         "ceiling_tokens_per_second",
         "memory_bandwidth_utilization_ratio",
         "request_ceiling_ratio_count",
     ):
         assert page.total(name) is None, name
-    assert page.total("verdict", level="not_judged") == 1
+    assert page.total("verdict", question="speed", level="not_judged") == 1
     assert live["level"] == "not_judged"
     assert "the bytes of the weights are not known" in live["headline"]
 
@@ -168,13 +168,13 @@ def test_answers_in_one_piece_are_judged_too() -> None:
             )
         time.sleep(0.5)
         page = scrape(proxy.port)
-        live = httpx2.get(f"{proxy.url}/tokgauge/live").json()["verdict"]
+        live = httpx2.get(f"{proxy.url}/tokgauge/live").json()["verdict"]["speed"]
     assert page.total("memory_bandwidth_utilization_ratio") == pytest.approx(0.747, rel=0.1)
     assert live["level"] == "healthy"
 
 
 def notes_of(proxy: BackgroundProxy) -> list[str]:
-    live = httpx2.get(f"{proxy.url}/tokgauge/live").json()["verdict"]
+    live = httpx2.get(f"{proxy.url}/tokgauge/live").json()["verdict"]["speed"]
     return [*live["notes"], *live["advice"]]
 
 
@@ -257,7 +257,7 @@ def test_one_token_a_minute_is_not_judged() -> None:
     ):
         page = after_traffic(proxy, proxy.url, streams=1, tokens=1)
     assert page.total("memory_bandwidth_utilization_ratio") is None
-    assert page.total("verdict", level="not_judged") == 1
+    assert page.total("verdict", question="speed", level="not_judged") == 1
 
 
 def test_only_prefills_are_not_judged() -> None:
@@ -384,7 +384,7 @@ def test_failures_beside_the_requests_are_counted_and_pass(
                 where
             }
         published(proxy, "gpu_utilization_ratio", gpu="0")
-        published(proxy, "verdict", level="not_judged")
+        published(proxy, "verdict", question="speed", level="not_judged")
         counted = published(proxy, "measurement_errors_total")
         time.sleep(1.5)
         assert scrape(proxy.port).total("measurement_errors_total") == counted, "it has passed"
@@ -439,7 +439,7 @@ def test_the_speed_of_a_sequence_comes_from_the_steps() -> None:
             told: list[tuple[str, str]] = []
 
             def found() -> bool:
-                live = httpx2.get(f"{proxy.url}/tokgauge/live").json()["verdict"]
+                live = httpx2.get(f"{proxy.url}/tokgauge/live").json()["verdict"]["speed"]
                 told[:] = re.findall(
                     r"([\d.]+) tok/s over 5 sequences \(([\d.]+) each\)", live["headline"]
                 )

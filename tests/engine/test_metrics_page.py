@@ -81,6 +81,8 @@ class TestRealPages:
             # Not speculative, and --enable-mfu-metrics was off: the page says 0, which is no fact.
             spec_drafts_total=None,
             spec_accepted_total=None,
+            queued_total=92,
+            queue_seconds_sum=13.62521663598909,
             estimated_read_bytes_total=None,
         )
 
@@ -102,6 +104,8 @@ class TestRealPages:
         assert rates.computed_prompt_tokens_per_second == pytest.approx(10.02)
         assert rates.preemptions_per_second == 0.0
         assert rates.tokens_per_step is None
+        assert rates.queued == 92
+        assert rates.queue_seconds == pytest.approx(0.148, abs=0.001)
         assert rates.read_bytes_per_second_per_gpu is None
 
     def test_cheap_enough_for_the_event_loop(self) -> None:
@@ -354,6 +358,21 @@ class TestRates:
         assert rates.read_bytes_per_second_per_gpu == 7e11
         assert rates.prompt_tokens_per_second == 50.0
         assert rates.computed_prompt_tokens_per_second is None, "the cache is not told"
+
+    @pytest.mark.parametrize(
+        "name", ["vllm:request_queue_time_seconds", "sglang:queue_time_seconds"]
+    )
+    def test_the_queue_is_the_mean_of_those_who_left_it(self, name: str) -> None:
+        def reading(at: float, seconds: float, requests: int) -> EngineReading:
+            return read(page(f"{name}_sum {seconds}", f"{name}_count {requests}"), at)
+
+        rates = between(reading(10.0, 4.0, 10), reading(20.0, 49.5, 15))
+        assert (rates.queued, rates.queue_seconds) == (5, 9.1)
+        nobody = between(reading(10.0, 4.0, 10), reading(20.0, 4.0, 10))
+        assert (nobody.queued, nobody.queue_seconds) == (0, None)
+        assert between(reading(10.0, 4.0, 10), reading(20.0, 1.0, 2)).problem == (
+            "the engine was restarted"
+        )
 
     @pytest.mark.parametrize(("hits", "computed"), [(0, 50.0), (100, None)])
     def test_prompts_were_computed_where_no_cache_gave_any(

@@ -82,8 +82,12 @@ def test_nothing_known_is_said_so(tmp_path: Path) -> None:
     with BackgroundProxy(Settings(upstream="http://127.0.0.1:9", nvml=False, **FAST)) as proxy:
         time.sleep(0.5)
         page = look_at(f"{proxy.url}/tokgauge/status", tmp_path)
-    assert page.text("answer") == "– Cannot be judged now"
-    assert page.text("headline").startswith("Not judged: ")
+    assert page.text("answer") == "✕ The engine cannot be reached"
+    assert page.text("headline").startswith("The engine cannot be reached since ")
+    assert "– Cannot be judged now" in page.text("speed")
+    assert "Not judged: " in page.text("speed")
+    assert "engine down" in page.text("reasons")
+    assert "Look at the engine's process and its log" in page.text("reasons")
     assert page.text("efficiency-text") == "unknown"
     assert "marker" in page.hidden
     tiles = page.text("tiles")

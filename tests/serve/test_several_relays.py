@@ -47,7 +47,9 @@ class Relay:
             if isinstance(message, Report):
                 at = monotonic()
                 self._send(
-                    self.taps.summary(message.number, draining=False, up=True, up_at=at, lost=0)
+                    self.taps.summary(
+                        message.number, draining=False, up=True, up_at=at, lost=0, error=""
+                    )
                 )
 
     def stream(self, events: int) -> Tap:

@@ -13,7 +13,8 @@ import click
 from rich.console import Console
 
 _STREAMS = 3
-_QUESTIONS = (
+_QUESTIONS = ("speed", "waiting", "answers")
+_PROMPTS = (
     "Why is the sky blue?",
     "Write a haiku about memory bandwidth.",
     "메모리 대역폭이란 무엇인가요?",
@@ -103,24 +104,28 @@ async def _tell(
 
 
 async def _show(client: Any, url: str, seconds: float, console: Console) -> None:
-    """Print the verdict whenever it changes its level, and at the end of the scene."""
+    """Print the three answers whenever one changes its level, and at the end of the scene."""
     shown = None
     end = asyncio.get_running_loop().time() + seconds
     while asyncio.get_running_loop().time() < end:
         await asyncio.sleep(1)
         verdict = (await client.get(f"{url}/tokgauge/live")).json()["verdict"]
-        if verdict is not None and verdict["level"] != shown:
-            shown = verdict["level"]
+        levels = verdict and [verdict[question]["level"] for question in _QUESTIONS]
+        if verdict is not None and levels != shown:
+            shown = levels
             _print(verdict, console)
     if verdict is not None:
         _print(verdict, console)
 
 
 def _print(verdict: dict[str, Any], console: Console) -> None:
-    colour = {"healthy": "green", "suspect": "red", "watch": "yellow"}.get(verdict["level"], "dim")
-    console.print(f"  [{colour}]{verdict['level']:>12}[/]  {verdict['headline']}")
-    for cause in verdict["causes"]:
-        console.print(f"                because {cause['evidence']}")
+    colours = {"healthy": "green", "suspect": "red", "watch": "yellow"}
+    for question in _QUESTIONS:
+        answer = verdict[question]
+        colour = colours.get(answer["level"], "dim")
+        console.print(f"  {question:>8}  [{colour}]{answer['level']:>13}[/]  {answer['headline']}")
+        for cause in answer["causes"]:
+            console.print(f"{'because':>32}  {cause['evidence']}")
 
 
 async def _ask_again_and_again(client: Any, url: str, number: int) -> None:
@@ -132,7 +137,7 @@ async def _ask_again_and_again(client: Any, url: str, number: int) -> None:
             "model": "Qwen/Qwen2.5-7B-Instruct",
             "stream": turn % 5 != 4,
             "max_tokens": 160 if turn % 3 else 40,
-            "messages": [{"role": "user", "content": _QUESTIONS[turn % len(_QUESTIONS)]}],
+            "messages": [{"role": "user", "content": _PROMPTS[turn % len(_PROMPTS)]}],
         }
         try:
             async with client.stream("POST", f"{url}/v1/chat/completions", json=body) as answer:

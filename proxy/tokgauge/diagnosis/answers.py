@@ -5,11 +5,27 @@ Kept as counts, so that an answer costs the same however many there are, and so 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Literal, Self
 
-from tokgauge.measure.record import Record
+from tokgauge.diagnosis.first_tokens import FirstTokens
+from tokgauge.measure.record import Outcome, Record
+
+Ending = Literal["whole", "broken_off", "engine_error", "unreachable", "client_left", "proxy_error"]
+"""How a request for text ended; what the engine or the proxy refused as wrong counts nowhere."""
+
+_ENDINGS: Mapping[Outcome, Ending] = {
+    "ok": "whole",
+    "client_closed": "client_left",
+    "stream_error": "broken_off",
+    "upstream_incomplete": "broken_off",
+    "upstream_stalled": "broken_off",
+    "upstream_unreachable": "unreachable",
+    "timeout": "unreachable",
+    "proxy_error": "proxy_error",
+}
 
 _WAIT_STEP = 0.1
 _LONGEST_WAIT = 3600.0
@@ -59,7 +75,9 @@ class Answers:
 
     seen: those that showed somebody something. unstreamed: of them, those that came in one piece,
     with `waits` for them [s]. finished: those that said why they end; truncated: of them, those
-    with a choice that a token limit ended. ratios: `Record.ceiling_ratio` where known.
+    with a choice that a token limit ended. ratios: `Record.ceiling_ratio` where known. endings: of
+    all requests for text. cuts: of the truncated ones by what cut them (`request`, `context`,
+    `unknown`). first_tokens: of those that were streamed.
     """
 
     seen: int = 0
@@ -68,9 +86,16 @@ class Answers:
     truncated: int = 0
     waits: Spread = field(default_factory=_waits)
     ratios: Spread = field(default_factory=_ratios)
+    endings: Counter[Ending] = field(default_factory=Counter)
+    cuts: Counter[str] = field(default_factory=Counter)
+    first_tokens: FirstTokens = field(default_factory=FirstTokens)
 
     def add(self, done: Record, *, streamed: bool) -> None:
         """Count an exchange that ended; `streamed` as it came, whatever was asked for."""
+        ending = _ending(done)
+        if ending is not None:
+            self.endings[ending] += 1
+        self.first_tokens.add(done)
         if done.silent_wait is not None:
             self.seen += 1
             if not streamed:
@@ -80,6 +105,7 @@ class Answers:
             self.finished += 1
             if done.truncations:
                 self.truncated += 1
+                self.cuts.update(set(map(_cut_by, done.truncations)))
         if done.ceiling_ratio is not None:
             self.ratios.add(done.ceiling_ratio)
 
@@ -94,6 +120,16 @@ class Answers:
         return self.truncated / self.finished if self.finished else None
 
 
+def _ending(done: Record) -> Ending | None:
+    if done.outcome == "upstream_error":
+        return "engine_error" if done.status is not None and done.status >= 500 else None
+    return _ENDINGS.get(done.outcome)
+
+
+def _cut_by(truncation: str | int) -> str:
+    return truncation if isinstance(truncation, str) else "unknown"
+
+
 def merge(parts: Iterable[Answers]) -> Answers:
     """Several parts of a window as one."""
     whole = Answers()
@@ -104,4 +140,7 @@ def merge(parts: Iterable[Answers]) -> Answers:
         whole.truncated += part.truncated
         whole.waits.take(part.waits)
         whole.ratios.take(part.ratios)
+        whole.endings.update(part.endings)
+        whole.cuts.update(part.cuts)
+        whole.first_tokens.take(part.first_tokens)
     return whole

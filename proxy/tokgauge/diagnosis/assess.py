@@ -19,6 +19,9 @@ from tokgauge.diagnosis.gathering import engine_read, evidence_of
 from tokgauge.diagnosis.inputs import Inputs, StreamSeen, WindowSeen
 from tokgauge.diagnosis.judgement import Judgement, judge
 from tokgauge.diagnosis.normal import normal_of, works
+from tokgauge.diagnosis.waiting import WaitingJudgement, judge_waiting
+from tokgauge.diagnosis.waiting_evidence import waits_of
+from tokgauge.diagnosis.whole_answers import AnswersJudgement, judge_answers
 from tokgauge.diagnosis.work import (
     ONE_SHORT_STREAM,
     NoEfficiency,
@@ -62,6 +65,8 @@ class Assessment:
     engine_read: float | None = None
     tokens_per_step: float | None = None
     speed: Judgement
+    waiting: WaitingJudgement
+    answers: AnswersJudgement
 
 
 def assess(inputs: Inputs) -> Assessment:
@@ -88,6 +93,8 @@ def assess(inputs: Inputs) -> Assessment:
         engine_read=engine_read(inputs, work),
         tokens_per_step=tokens_per_step(seen),
         speed=judge(evidence_of(inputs, work, doubt or efficiency, normal)),
+        waiting=judge_waiting(waits_of(inputs)),
+        answers=judge_answers(inputs.lately),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 from tokgauge.diagnosis.answers import Answers
 from tokgauge.diagnosis.decoding import Decoded
 from tokgauge.diagnosis.expected_time import Costs
+from tokgauge.engine.facts import Down
 from tokgauge.engine.metrics_page import EngineRates, EngineReading
 from tokgauge.gpu.bandwidth import Bandwidth
 from tokgauge.gpu.contention import Contention, State
@@ -96,7 +97,9 @@ class Inputs:
     several_models: it is not known whose weights are read. roof: what the GPUs compute. calibrated:
     what a step costs here, measured on an idle engine. fitted: the same as the traffic shows it.
     seen: None without traffic. gpus: those of the engine. contention: the worst state of the time
-    judged.
+    judged. lately: answers that ended within some windows, None where nobody counts them.
+    unanswered: how long streams have waited for their first token so far [s]. down: since when the
+    engine cannot be reached, and why; None while it can, and when nobody knows.
     """
 
     bandwidth: Bandwidth
@@ -110,3 +113,6 @@ class Inputs:
     gpus: tuple[GpuReading, ...] = ()
     contention: State = "unknown"
     contentions: tuple[Contention, ...] = ()
+    lately: Answers | None = None
+    unanswered: tuple[float, ...] = ()
+    down: Down | None = None

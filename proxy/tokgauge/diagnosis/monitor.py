@@ -5,7 +5,7 @@ Runs in the analyst. Holds no formula of its own: `assess` has them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from time import monotonic
 
@@ -20,16 +20,19 @@ from tokgauge.diagnosis.engine_gpus import EngineGpus, GpusNow
 from tokgauge.diagnosis.expected_time import Costs
 from tokgauge.diagnosis.figures import Figures
 from tokgauge.diagnosis.inputs import Inputs
+from tokgauge.diagnosis.lately import WINDOWS, Lately
 from tokgauge.diagnosis.model_files import ModelFiles
-from tokgauge.diagnosis.publishing import figures_of
+from tokgauge.diagnosis.publishing import figures_of, three_answers
 from tokgauge.diagnosis.step_costs import StepCosts
+from tokgauge.diagnosis.three_answers import OnShow
 from tokgauge.diagnosis.traffic import Traffic
 from tokgauge.diagnosis.traffic_window import TrafficWindow
+from tokgauge.diagnosis.verdict_log import VerdictLog
 from tokgauge.engine.facts import EngineFacts, ServedNow
 from tokgauge.engine.metrics_page import EngineReading
 from tokgauge.engine.poll import EnginePoll
 from tokgauge.gpu.contention import State, was_busy, worst
-from tokgauge.measure.record import Record
+from tokgauge.measure.record import Progress, Record
 from tokgauge.settings import Settings
 
 _LATELY = 10.0
@@ -56,6 +59,9 @@ class Monitor:
         self._figures: Figures | None = None
         self._conditions = Conditions(None, None, None)
         self._window = TrafficWindow(settings.rate_window, monotonic())
+        self._lately = Lately(WINDOWS * settings.rate_window)
+        self._on_show = OnShow()
+        self._log = VerdictLog()
         self._facts = facts
         self._costs = StepCosts(calibrations)
         self._served = ServedNow(facts, settings.rate_window)
@@ -75,6 +81,7 @@ class Monitor:
         if record.progress.generates and record.completion_tokens:
             self._served.answered(record.progress.answered, record.ended_at)
         self._window.ended(record)
+        self._lately.ended(record)
 
     def complete(self, record: Record) -> Record:
         """Add to a record what only the look at the GPU tells."""
@@ -124,9 +131,13 @@ class Monitor:
         for exchange in running:
             if exchange.token_events:
                 self._served.answered(exchange.answered, now)
+            if exchange.silent_since is not None:
+                # Who sends tokens is up, even if it was too busy for a question.
+                self._facts.reached(True, exchange.silent_since)
         self._window.look(now, running, reading, own)
         if await self._files.look(self._served, reading):
             self._window.forget()
+            self._on_show.forget_speed()
             return
         now = monotonic()
         gpus = self._gpus.now(now)
@@ -134,12 +145,14 @@ class Monitor:
         self._keep_apart(conditions(reading, contention, gpus.of_engine))
         base = self._served.base()
         several = self._served.among_several
-        assessment = assess(self._inputs(gpus, contention))
+        assessment = assess(self._inputs(gpus, contention, running, now))
         if assessment.observed is not None:
             key = (self._conditions, base.id if base is not None else None)
             self._costs.saw(now, assessment.observed, key, assessment.bandwidth.bytes_per_second)
+        shown = self._on_show.show(three_answers(assessment), now)
+        self._log.note(shown)
         self._figures = figures_of(
-            assessment, now, gpus=gpus, engine=self._settings.engine,
+            assessment, shown, now, gpus=gpus, engine=self._settings.engine,
             nvml=self._settings.nvml, served=base, model=None if several else self._files.found,
         )  # fmt: skip
         self._publish(self._figures)
@@ -156,7 +169,9 @@ class Monitor:
             return "active_neighbours"
         return worst([item.state for item in gpus.contentions])
 
-    def _inputs(self, gpus: GpusNow, contention: State) -> Inputs:
+    def _inputs(
+        self, gpus: GpusNow, contention: State, running: list[Progress], now: float
+    ) -> Inputs:
         engine = self._settings.engine
         bandwidth = ceiling_inputs.bandwidth(engine, gpus.of_engine)
         return Inputs(
@@ -177,6 +192,9 @@ class Monitor:
             gpus=gpus.of_engine,
             contention=contention,
             contentions=gpus.contentions,
+            lately=self._lately.seen(now),
+            unanswered=tuple(_unanswered(running, now)),
+            down=self._facts.down,
         )
 
     def _calibrated(self, gpus: GpusNow) -> Costs | None:
@@ -197,6 +215,13 @@ class Monitor:
         if reading is not None and at - reading.at < fresh and _has_work(reading):
             return True
         return was_busy(at, self._traffic.generating, self._traffic.last_ended_at)
+
+
+def _unanswered(running: Iterable[Progress], now: float) -> Iterator[float]:
+    """How long those have waited that have no token yet and will see it when it comes [s]."""
+    for exchange in running:
+        if exchange.generates and exchange.decodes_from is None:
+            yield now - exchange.opened_at
 
 
 def _has_work(reading: EngineReading) -> bool:

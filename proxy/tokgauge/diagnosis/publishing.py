@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
 
+from tokgauge.diagnosis import wording, wording_answers, wording_waiting
 from tokgauge.diagnosis.assess import Assessment
 from tokgauge.diagnosis.engine_gpus import GpusNow
 from tokgauge.diagnosis.expected_time import CONSTANTS_SOURCES
 from tokgauge.diagnosis.figures import Figures
 from tokgauge.diagnosis.inputs import ModelBytes
-from tokgauge.diagnosis.verdict import CAUSE_KINDS, LEVELS
-from tokgauge.diagnosis.wording import in_words
+from tokgauge.diagnosis.three_answers import CAUSES_OF, ThreeAnswers
+from tokgauge.diagnosis.verdict import LEVELS
 from tokgauge.engine.facts import OTHER
 from tokgauge.gpu import figures as gpu_figures
 from tokgauge.gpu.contention import Contention
@@ -43,11 +43,20 @@ _OF_CONTENTION: Mapping[str, Callable[[Sequence[Contention]], Iterable[gpu_figur
 }
 
 
+def three_answers(assessment: Assessment) -> ThreeAnswers:
+    """The three judgements in words."""
+    return ThreeAnswers(
+        speed=wording.in_words(assessment.speed),
+        waiting=wording_waiting.in_words(assessment.waiting),
+        answers=wording_answers.in_words(assessment.answers),
+    )
+
+
 def figures_of(
-    assessment: Assessment, now: float, *, gpus: GpusNow, engine: Engine, nvml: bool,
-    served: ServedModel | None, model: ModelBytes | None,
+    assessment: Assessment, shown: ThreeAnswers, now: float, *, gpus: GpusNow, engine: Engine,
+    nvml: bool, served: ServedModel | None, model: ModelBytes | None,
 ) -> Figures:  # fmt: skip
-    """The figures at `now` (monotonic seconds).
+    """The figures at `now` (monotonic seconds). shown: the three answers as they are shown.
 
     nvml: whether GPUs are looked at. served: the model whose weights are read, None when that is
     not known; model: its bytes, None where they were not read or may be another one's.
@@ -57,7 +66,7 @@ def figures_of(
         **_gpu_samples(gpus, engine, nvml=nvml),
         **_speed_samples(assessment, label),
         **_normal_samples(assessment, label),
-        **_verdict_samples(assessment, label),
+        **_verdict_samples(shown, label),
         "tokgauge_model_info": _model_info(label, served, model),
     }
     return Figures(
@@ -65,7 +74,7 @@ def figures_of(
         samples=samples,
         bandwidth=assessment.bandwidth.bytes_per_second,
         tokens_per_step=assessment.tokens_per_step,
-        verdict=asdict(in_words(assessment.speed)),
+        verdict=shown.as_json(),
     )
 
 
@@ -131,14 +140,14 @@ def _normal_samples(assessment: Assessment, label: str) -> dict[str, _Samples]:
     return samples
 
 
-def _verdict_samples(assessment: Assessment, label: str) -> dict[str, _Samples]:
-    speed = assessment.speed
-    return {
-        "tokgauge_verdict": [((label, level), float(level == speed.level)) for level in LEVELS],
-        "tokgauge_verdict_cause": [
-            ((label, kind), float(kind in speed.causes)) for kind in CAUSE_KINDS
-        ],
-    }
+def _verdict_samples(shown: ThreeAnswers, label: str) -> dict[str, _Samples]:
+    levels: _Samples = []
+    causes: _Samples = []
+    for question, verdict in shown:
+        named = {cause.kind for cause in verdict.causes}
+        levels += [((label, question, level), float(level == verdict.level)) for level in LEVELS]
+        causes += [((label, question, kind), float(kind in named)) for kind in CAUSES_OF[question]]
+    return {"tokgauge_verdict": levels, "tokgauge_verdict_cause": causes}
 
 
 def _model_info(label: str, served: ServedModel | None, model: ModelBytes | None) -> _Samples:

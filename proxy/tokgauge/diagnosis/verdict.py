@@ -24,6 +24,26 @@ CauseKind = Literal[
     "wrong_ceiling_inputs",
     "cached_weights",
 ]
+WaitingCause = Literal[
+    "engine_down",
+    "preemption",
+    "kv_cache_full",
+    "queue",
+    "slow_first_tokens",
+    "queue_or_prefills",
+    "long_prefills",
+]
+AnswersCause = Literal[
+    "engine_unreachable",
+    "engine_errors",
+    "broken_off",
+    "proxy_errors",
+    "cut_by_context",
+    "cut_by_request_limit",
+    "cut_by_unknown_limit",
+    "clients_leave",
+    "not_streamed",
+]
 NotJudgedReason = Literal[
     "too_little_traffic", "range_too_wide", "no_efficiency", "speculation_unknown"
 ]
@@ -35,9 +55,9 @@ NOT_JUDGED_REASONS: tuple[NotJudgedReason, ...] = get_args(NotJudgedReason)
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why decoding may be slow (or the ratio above 1): what was seen, and what to do about it."""
+    """Why it is not as it should be: what was seen, and what to do about it."""
 
-    kind: CauseKind
+    kind: CauseKind | WaitingCause | AnswersCause
     evidence: str
     advice: str
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
+from time import monotonic, time
 
 import msgspec
 
@@ -22,6 +24,7 @@ PATIENT_ENGINES = ("vllm", "sglang")
 
 
 _LONGEST_NAME = 1000
+_LONGEST_ERROR = 300
 
 
 def read_models(status: int, body: bytes) -> tuple[tuple[ServedModel, ...] | None, str | None]:
@@ -43,6 +46,16 @@ def read_models(status: int, body: bytes) -> tuple[tuple[ServedModel, ...] | Non
     return cards, None if cards else f"GET /v1/models lists none: {named}"
 
 
+@dataclass(frozen=True, slots=True)
+class Down:
+    """An engine that cannot be reached. since: Unix time of the first try in vain [s]. error: what
+    the last one met, in a few words.
+    """
+
+    since: float
+    error: str
+
+
 class EngineFacts:
     """Models, their context lengths, whether the engine is up when it started.
 
@@ -58,6 +71,7 @@ class EngineFacts:
         self._models_problem: str | None = None
         self.up: bool | None = None
         self.up_at = float("-inf")
+        self.down: Down | None = None
         self.started_at: float | None = None
         """When its process started, as its metrics page tells (Unix time)."""
         self.kind: str | None = None
@@ -70,10 +84,18 @@ class EngineFacts:
         """Known to answer `GET /v1/models` without disturbing running streams: llama-cpp-python
         cuts a stream for any other request."""
 
-    def reached(self, up: bool, at: float) -> None:
-        """Somebody has tried to reach it, at `at` (monotonic seconds)."""
-        if at >= self.up_at:
-            self.up, self.up_at = up, at
+    def reached(self, up: bool, at: float, error: str = "") -> None:
+        """Somebody has tried to reach it, at `at` (monotonic seconds). error: why in vain."""
+        if at < self.up_at:
+            return
+        self.up, self.up_at = up, at
+        if up:
+            self.down = None
+        elif self.down is None:
+            self.down = Down(time() - (monotonic() - at), error[:_LONGEST_ERROR])
+        else:
+            # A relay that only heard of it has no error to tell.
+            self.down = Down(self.down.since, error[:_LONGEST_ERROR] or self.down.error)
 
     def learn_models(self, cards: tuple[ServedModel, ...]) -> None:
         """Take what `read_models` has found."""

@@ -46,6 +46,8 @@ NAMES: Mapping[EngineKind, Mapping[str, tuple[str, ...]]] = {
             "vllm:spec_decode_num_accepted_tokens_total",
             "vllm:spec_decode_num_accepted_tokens",
         ),
+        "queued_total": ("vllm:request_queue_time_seconds_count",),
+        "queue_seconds_sum": ("vllm:request_queue_time_seconds_sum",),
         "estimated_read_bytes_total": (
             "vllm:estimated_read_bytes_per_gpu_total",
             "vllm:estimated_read_bytes_per_gpu",
@@ -59,6 +61,8 @@ NAMES: Mapping[EngineKind, Mapping[str, tuple[str, ...]]] = {
         "preemptions_total": ("sglang:num_retracted_requests_total",),
         "prompt_tokens_total": ("sglang:prompt_tokens_total",),
         "generation_tokens_total": ("sglang:generation_tokens_total",),
+        "queued_total": ("sglang:queue_time_seconds_count",),
+        "queue_seconds_sum": ("sglang:queue_time_seconds_sum",),
         "estimated_read_bytes_total": ("sglang:estimated_read_bytes_per_gpu_total",),
     },
     "llamacpp": {

@@ -71,6 +71,10 @@ class EngineReading:
     """llama.cpp and SGLang count the tokens of a request when it ends."""
     spec_drafts_total: int | None = None
     spec_accepted_total: int | None = None
+    queued_total: int | None = None
+    """Requests whose time in the queue is known: vLLM adds it when the request ends."""
+    queue_seconds_sum: float | None = None
+    """What they waited in the queue [s]."""
     estimated_read_bytes_total: float | None = None
     """By vLLM's own model (--enable-mfu-metrics), per GPU, summed over engines [bytes]."""
 
@@ -97,6 +101,10 @@ class EngineRates:
     computed_prompt_tokens_per_second: float | None = None
     """The same without what caches gave."""
     read_bytes_per_second_per_gpu: float | None = None
+    queued: int | None = None
+    """Requests that told how long they were in the queue."""
+    queue_seconds: float | None = None
+    """Their mean; None when there are none."""
 
 
 _COUNTERS = (
@@ -108,6 +116,8 @@ _COUNTERS = (
     "generation_tokens_total",
     "spec_drafts_total",
     "spec_accepted_total",
+    "queued_total",
+    "queue_seconds_sum",
     "estimated_read_bytes_total",
 )
 _LONGEST_LINE = 16_384
@@ -170,6 +180,7 @@ def between(earlier: EngineReading, later: EngineReading) -> EngineRates:
     generated = grown("generation_tokens_total")
     read_bytes = grown("estimated_read_bytes_total")
     accepted = _ratio(grown("spec_accepted_total"), grown("spec_drafts_total"))
+    queued = grown("queued_total")
     engines = later.engines or 1
     return EngineRates(
         seconds=seconds,
@@ -184,6 +195,8 @@ def between(earlier: EngineReading, later: EngineReading) -> EngineRates:
         read_bytes_per_second_per_gpu=per_second(
             None if read_bytes is None else read_bytes / engines
         ),
+        queued=None if queued is None else int(queued),
+        queue_seconds=_ratio(grown("queue_seconds_sum"), queued),
     )
 
 
@@ -224,6 +237,7 @@ def _reading(at: float, kind: EngineKind, samples: Mapping[str, list[Sample]]) -
             return None
         return int(sum(parts))
 
+    queue_seconds = values.get("queue_seconds_sum")
     usage = values.get("kv_cache_usage", ())
     if not all(part <= 1 for part in usage):
         usage = ()
@@ -258,6 +272,8 @@ def _reading(at: float, kind: EngineKind, samples: Mapping[str, list[Sample]]) -
         generation_tokens_total=count("generation_tokens_total"),
         spec_drafts_total=count("spec_drafts_total"),
         spec_accepted_total=count("spec_accepted_total"),
+        queued_total=count("queued_total"),
+        queue_seconds_sum=None if queue_seconds is None else sum(queue_seconds),
         estimated_read_bytes_total=read_bytes,
     )
 

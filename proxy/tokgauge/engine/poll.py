@@ -106,7 +106,7 @@ class EnginePoll:
         except AnswerTooLarge:
             return 200, b""  # as unreadable as a cut one
         except (httpx2.HTTPError, TimeoutError) as error:
-            self._facts.reached(False, monotonic())
+            self._facts.reached(False, monotonic(), str(error) or type(error).__name__)
             logger.debug("the engine at %s does not answer: %r", self._client.address.url, error)
             return None
         self._facts.reached(True, monotonic())

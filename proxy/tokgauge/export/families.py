@@ -116,13 +116,15 @@ PUBLISHED = (
     ),
     Family(
         "tokgauge_verdict",
-        "1 for the level that holds now, else 0.",
-        ("model", "level"),
+        "1 for the level that is shown, else 0, of each question: speed (is the engine as fast as "
+        "is normal here), waiting (do people wait), answers (do people get whole answers). What is "
+        "suspect, worth watching or has causes is shown for 10 s at least.",
+        ("model", "question", "level"),
     ),
     Family(
         "tokgauge_verdict_cause",
-        "1 for the causes that the verdict names, each on evidence, else 0.",
-        ("model", "cause"),
+        "1 for the causes that the verdict on a question names, each on evidence, else 0.",
+        ("model", "question", "cause"),
     ),
     Family(
         "tokgauge_model_info",

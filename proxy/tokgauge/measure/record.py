@@ -155,7 +155,7 @@ class Summary(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="summa
 
     number: of the `Report` that it answers. failures: of the measuring side, by place. lost: frames
     that could not be sent, since the start. up: whether the engine could be reached last, None
-    before the first try; up_at: when that was. injection: route → its
+    before the first try; up_at: when that was; error: why it could not. injection: route → its
     state, and why.
     """
 
@@ -169,6 +169,7 @@ class Summary(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="summa
     gained: list[Gained]
     failures: dict[str, int]
     injection: Mapping[str, tuple[str, str]]
+    error: str = ""
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):

@@ -87,8 +87,9 @@ class Taps:
     # The analyst's question
 
     def summary(
-        self, number: int, *, draining: bool, up: bool | None, up_at: float, lost: int
-    ) -> bytes:
+        self, number: int, *, draining: bool, up: bool | None, up_at: float, lost: int,
+        error: str,
+    ) -> bytes:  # fmt: skip
         """What runs now, and what has been counted since the last summary, as a frame."""
         running: list[Progress] = []
         gained: dict[tuple[str | None, str | None], tuple[list[int], float]] = {}
@@ -96,9 +97,9 @@ class Taps:
             try:
                 progress = timeline.progress()
                 counts, total = timeline.take_gaps()
-            except Exception as error:  # border: one exchange must not cost the others
+            except Exception as failure:  # border: one exchange must not cost the others
                 self.forget(timeline)
-                self.report("progress", error)
+                self.report("progress", failure)
                 continue
             running.append(progress)
             if counts:
@@ -115,7 +116,7 @@ class Taps:
                 running=running,
                 gained=[Gained(*names, *counted) for names, counted in gained.items()],
                 failures=failures,
-                injection=self.injection.states(),
+                injection=self.injection.states(), error=error,
             )
         )  # fmt: skip
 

@@ -6,15 +6,17 @@ from time import monotonic
 
 
 class Reachability:
-    """up: None before the first try. at: when that was (`monotonic()`)."""
+    """up: None before the first try. at: when that was (`monotonic()`). error: why in vain."""
 
     def __init__(self) -> None:
         self.up: bool | None = None
         self.at = float("-inf")
+        self.error = ""
 
-    def tried(self, up: bool) -> None:
+    def tried(self, up: bool, error: str = "") -> None:
         """It has been tried just now."""
         self.up = up
+        self.error = error
         self.at = monotonic()
 
     def heard(self, up: bool | None, at: float) -> None:
@@ -22,3 +24,4 @@ class Reachability:
         if up is not None and at > self.at:
             self.up = up
             self.at = at
+            self.error = ""

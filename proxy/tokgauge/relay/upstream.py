@@ -28,15 +28,15 @@ class Upstream:
     Host header; None keeps the client's. own_host: what HTTP/1.0 clients, which send none, get.
     max_body_bytes: the largest request body. generates: whether a path is one whose POST only
     generates, so that it may be repeated. reads_bodies: whether it is one whose good responses need
-    the whole body. reached: is told whether the engine could be reached. unreachable: what the
-    client is told when it could not, from address and reason.
+    the whole body. reached: is told that the engine could be reached, or not, and why not.
+    unreachable: what the client is told when it could not, from address and reason.
     """
 
     def __init__(
         self, pool: Pool, limits: Limits, *, address: str, prefix: bytes, host: bytes | None,
         own_host: bytes, max_body_bytes: int | None, generates: Callable[[str, bytes], bool],
         reads_bodies: Callable[[str, bytes], bool],
-        reached: Callable[[bool], None],
+        reached: Callable[[bool, str], None],
         unreachable: Callable[[str, str], ErrorResponse] = errors.engine_unreachable,
     ) -> None:  # fmt: skip
         self.pool = pool
@@ -86,7 +86,7 @@ class Upstream:
 
     def responds(self) -> None:
         """It has responded to something."""
-        self._reached(True)
+        self._reached(True, "")
 
     def error_response(self, failure: EngineFailure) -> ErrorResponse:
         """What the client is told when there is no response."""
@@ -94,7 +94,7 @@ class Upstream:
             case ConnectTimedOut():
                 return errors.connect_timed_out(self.address, self.limits.connect or 0.0)
             case ConnectFailed():
-                self._reached(False)
+                self._reached(False, str(failure))
                 return self._unreachable(self.address, str(failure))
             case FirstByteTimedOut():
                 return errors.first_byte_timed_out(self.address, self.limits.first_byte or 0.0)

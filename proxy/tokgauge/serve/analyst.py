@@ -145,7 +145,7 @@ class Analyst:
         summary = link.summary
         assert summary is not None  # noqa: S101 - it has just been told
         if summary.up is not None:
-            self._facts.reached(summary.up, summary.up_at)
+            self._facts.reached(summary.up, summary.up_at, summary.error)
         for gained in summary.gained:
             model = self._facts.label(gained.requested, gained.answered)
             self.metrics.add_gaps(model, gained.gaps, gained.total)

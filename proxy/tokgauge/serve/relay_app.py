@@ -168,7 +168,7 @@ class RelayApp:
         self._outlet.send(
             self.taps.summary(
                 number, draining=self.draining, up=self._engine.up, up_at=self._engine.at,
-                lost=self._outlet.lost,
+                lost=self._outlet.lost, error=self._engine.error,
             )
         )  # fmt: skip
         self._outlet.flush()
@@ -208,6 +208,6 @@ def _analyst_upstream(settings: RelaySettings, path: str) -> Upstream:
         Pool(Address(path=path), limits), limits, address="the analyst", prefix=b"", host=None,
         own_host=b"localhost", max_body_bytes=1024 * 1024,
         generates=lambda method, path: False,
-        reads_bodies=lambda method, path: False, reached=lambda up: None,
+        reads_bodies=lambda method, path: False, reached=lambda up, why: None,
         unreachable=errors.analyst_away,
     )  # fmt: skip

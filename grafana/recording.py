@@ -141,7 +141,7 @@ def recording(pace: float = 1.0) -> Iterator[Recording]:
 
 
 def _acts(directory: Path, pace: float) -> Sequence[_Act]:
-    healthy, contended, quantised = demo_scenes(directory)
+    healthy, contended, quantised, *_ = demo_scenes(directory)
     capped = replace(_measured(healthy.gpu, 73), gpus=tuple(
         replace(gpu, clock_reasons=_SW_POWER_CAP) for gpu in _measured(healthy.gpu, 73).gpus
     ))  # fmt: skip

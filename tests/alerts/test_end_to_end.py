@@ -132,7 +132,7 @@ def check_every_expression(prometheus: Prometheus, url: str) -> None:
 def test_alerts_fire_and_resolve_with_what_happens(tmp_path: Path) -> None:
     for name in ("prometheus", "promtool", "alertmanager"):
         program(name)
-    healthy, contended, _ = demo_scenes(tmp_path)
+    healthy, contended, *_ = demo_scenes(tmp_path)
     gpu = SimulatedNvml(healthy.gpu)
     gpu.install()
     try:

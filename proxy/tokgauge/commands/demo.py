@@ -6,15 +6,21 @@ import asyncio
 import itertools
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 
-_STREAMS = 3
+if TYPE_CHECKING:
+    from tokgauge.simulator.demo_scenes import DemoScene
+
+_MODEL = "assistant"
+"""The name under which each of the models is served, as operators do that change them."""
 _QUESTIONS = ("speed", "waiting", "answers")
-_PROMPTS = (
+_COLOURS = {"healthy": "green", "suspect": "red", "watch": "yellow"}
+_ASKED = (
     "Why is the sky blue?",
     "Write a haiku about memory bandwidth.",
     "메모리 대역폭이란 무엇인가요?",
@@ -32,8 +38,8 @@ _PROMPTS = (
 def command(port: int, scene_seconds: float, once: bool) -> None:
     """Show the proxy at work: a simulated vLLM on a simulated RTX A6000, with light traffic.
 
-    Three scenes: a healthy engine among idle neighbours; a neighbour that wakes up; quantised
-    weights. Ends with Ctrl-C.
+    Six scenes: a healthy engine among idle neighbours; a neighbour that wakes up; quantised
+    weights; a small model on a fast card; a queue; a full KV cache. Ends with Ctrl-C.
     """
     os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
     console = Console(highlight=False, soft_wrap=True)
@@ -58,7 +64,7 @@ def _play(directory: Path, port: int, scene_seconds: float, once: bool, console:
     gpu = SimulatedNvml(scenes[0].gpu)
     gpu.install()
     try:
-        with running_engine(changed(EngineProfile(), scenes[0].engine)) as engine:
+        with running_engine(changed(EngineProfile(model=_MODEL), scenes[0].engine)) as engine:
             settings = Settings(
                 upstream=engine, port=port, log_level="warning", rate_window=8,
                 engine_metrics_interval=1, poll_interval=2, drain_timeout=2,
@@ -71,7 +77,7 @@ def _play(directory: Path, port: int, scene_seconds: float, once: bool, console:
                     f"  status    {proxy.url}/tokgauge/status\n"
                     f"  try it    curl {proxy.url}/v1/chat/completions -H 'content-type: "
                     "application/json' -d '"
-                    '{"model":"Qwen/Qwen2.5-7B-Instruct","stream":true,"messages":'
+                    f'{{"model":"{_MODEL}","stream":true,"messages":'
                     '[{"role":"user","content":"Hello"}]}'
                     "'\nEverything is simulated; nothing here measures your machine. "
                     "Ctrl-C ends it.\n"
@@ -82,35 +88,44 @@ def _play(directory: Path, port: int, scene_seconds: float, once: bool, console:
 
 
 async def _tell(
-    url: str, engine: str, gpu: Any, scenes: Any, scene_seconds: float, once: bool, console: Console
-) -> None:
+    url: str, engine: str, gpu: Any, scenes: Sequence[DemoScene], scene_seconds: float,
+    once: bool, console: Console,
+) -> None:  # fmt: skip
     import httpx2
 
-    async with httpx2.AsyncClient(timeout=60, trust_env=False) as client:
-        traffic = [
-            asyncio.create_task(_ask_again_and_again(client, url, number))
-            for number in range(_STREAMS)
-        ]
+    limits = httpx2.Limits(max_connections=None)
+    async with httpx2.AsyncClient(timeout=60, trust_env=False, limits=limits) as client:
+        people: list[asyncio.Task[None]] = []
         try:
             for scene in scenes if once else itertools.cycle(scenes):
                 console.print(f"[bold]{scene.title}[/]")
                 gpu.scene = scene.gpu
                 await client.post(f"{engine}/simulator/profile", json=scene.engine)
+                await _gone(people[scene.people :])
+                people = people[: scene.people] + [
+                    asyncio.create_task(_ask_again_and_again(client, url, number))
+                    for number in range(len(people), scene.people)
+                ]
                 await _show(client, url, scene_seconds, console)
         finally:
-            for task in traffic:
-                task.cancel()
-            await asyncio.gather(*traffic, return_exceptions=True)
+            await _gone(people)
+
+
+async def _gone(people: Sequence[asyncio.Task[None]]) -> None:
+    for task in people:
+        task.cancel()
+    await asyncio.gather(*people, return_exceptions=True)
 
 
 async def _show(client: Any, url: str, seconds: float, console: Console) -> None:
-    """Print the three answers whenever one changes its level, and at the end of the scene."""
-    shown = None
+    """Print the answers whenever one of them changes its level, and at the end of the scene."""
+    shown: tuple[str, ...] | None = None
     end = asyncio.get_running_loop().time() + seconds
+    verdict = None
     while asyncio.get_running_loop().time() < end:
         await asyncio.sleep(1)
         verdict = (await client.get(f"{url}/tokgauge/live")).json()["verdict"]
-        levels = verdict and [verdict[question]["level"] for question in _QUESTIONS]
+        levels = tuple(verdict[question]["level"] for question in _QUESTIONS) if verdict else None
         if verdict is not None and levels != shown:
             shown = levels
             _print(verdict, console)
@@ -119,13 +134,12 @@ async def _show(client: Any, url: str, seconds: float, console: Console) -> None
 
 
 def _print(verdict: dict[str, Any], console: Console) -> None:
-    colours = {"healthy": "green", "suspect": "red", "watch": "yellow"}
     for question in _QUESTIONS:
         answer = verdict[question]
-        colour = colours.get(answer["level"], "dim")
-        console.print(f"  {question:>8}  [{colour}]{answer['level']:>13}[/]  {answer['headline']}")
+        colour = _COLOURS.get(answer["level"], "dim")
+        console.print(f"  {question:>8} [{colour}]{answer['level']:>10}[/]  {answer['headline']}")
         for cause in answer["causes"]:
-            console.print(f"{'because':>32}  {cause['evidence']}")
+            console.print(f"                       because {cause['evidence']}")
 
 
 async def _ask_again_and_again(client: Any, url: str, number: int) -> None:
@@ -134,10 +148,10 @@ async def _ask_again_and_again(client: Any, url: str, number: int) -> None:
 
     for turn in itertools.count(number):
         body = {
-            "model": "Qwen/Qwen2.5-7B-Instruct",
+            "model": _MODEL,
             "stream": turn % 5 != 4,
             "max_tokens": 160 if turn % 3 else 40,
-            "messages": [{"role": "user", "content": _PROMPTS[turn % len(_PROMPTS)]}],
+            "messages": [{"role": "user", "content": _ASKED[turn % len(_ASKED)]}],
         }
         try:
             async with client.stream("POST", f"{url}/v1/chat/completions", json=body) as answer:
@@ -145,4 +159,4 @@ async def _ask_again_and_again(client: Any, url: str, number: int) -> None:
                     pass
         except httpx2.HTTPError:
             await asyncio.sleep(1)
-        await asyncio.sleep(0.2 + 0.3 * number)
+        await asyncio.sleep(0.2 + 0.3 * (number % 4))

@@ -11,6 +11,7 @@ from tokgauge.simulator.nvml import DEVICE_FUNCTIONS
 __all__ = [
     "active_neighbour_scene",
     "empty_list_scene",
+    "fast_card_scene",
     "founding_scene",
     "lost_gpu_scene",
     "mig_scene",
@@ -57,6 +58,24 @@ def founding_scene() -> Scene:
                 uuid="GPU-5eed0000-0000-0000-0000-000000000002",
                 memory_used_bytes=29_104 * MIB,
                 processes=(SimulatedProcess(78_115, "/usr/bin/python3", 29_104 * MIB),),
+            ),
+        )
+    )
+
+
+def fast_card_scene() -> Scene:
+    """An H100 that the engine has for itself."""
+    return Scene(
+        gpus=(
+            SimulatedGpu(
+                name="NVIDIA H100 80GB HBM3",
+                uuid="GPU-5eed0000-0000-0000-0000-000000000100",
+                memory_total_bytes=81_559 * MIB,
+                memory_used_bytes=70_000 * MIB,
+                memory_clock_mhz=2619,
+                max_memory_clock_mhz=2619,
+                memory_bus_bits=5120,
+                processes=(SimulatedProcess(81_300, "VLLM::EngineCore", 70_000 * MIB),),
             ),
         )
     )

@@ -106,7 +106,8 @@ CHANGEABLE = frozenset(
     {
         "efficiency", "weights_bytes", "tokens_per_step", "neighbour", "tokens_per_event",
         "root", "ttft_seconds", "natural_tokens", "reasoning_tokens", "random_faults",
-        "max_num_seqs", "speed",
+        "max_num_seqs", "speed", "bandwidth", "kv_bytes_per_token", "matmul_params", "flops",
+        "num_gpu_blocks",
     }
 )  # fmt: skip
 """Fields that may change while the engine runs."""

@@ -149,12 +149,16 @@ async def _ask_again_and_again(client: Any, url: str, number: int) -> None:
     for turn in itertools.count(number):
         body = {
             "model": _MODEL,
-            "stream": turn % 5 != 4,
-            "max_tokens": 160 if turn % 3 else 40,
+            "stream": turn % 8 != 7,
+            "max_tokens": 1000,
             "messages": [{"role": "user", "content": _ASKED[turn % len(_ASKED)]}],
         }
+        # As long as they are, and so without being cut off.
+        headers = {"x-simulate": f"tokens={160 if turn % 3 else 40}"}
         try:
-            async with client.stream("POST", f"{url}/v1/chat/completions", json=body) as answer:
+            async with client.stream(
+                "POST", f"{url}/v1/chat/completions", json=body, headers=headers
+            ) as answer:
                 async for _ in answer.aiter_raw():
                     pass
         except httpx2.HTTPError:

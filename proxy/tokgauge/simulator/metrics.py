@@ -112,7 +112,7 @@ class EngineMetrics:
         )
         for reason in _FINISH_REASONS:
             self._finished(reason)
-        self._cache_config(profile)
+        self._info: Gauge | None = None
         if profile.tokens_per_step > 1:
             self._register_speculation()
 
@@ -132,6 +132,7 @@ class EngineMetrics:
         return success.labels(**self._values, finished_reason=reason)
 
     def _cache_config(self, profile: EngineProfile) -> None:
+        """Its size may change while the simulated engine runs."""
         size = profile.num_gpu_blocks * profile.block_size
         labels = {
             "block_size": str(profile.block_size),
@@ -147,13 +148,15 @@ class EngineMetrics:
             "prefix_caching_hash_algo": "sha256",
             "sliding_window": "None",
         }
-        info = Gauge(
-            "vllm:cache_config_info",
-            "Information of the LLMEngine CacheConfig",
-            [*labels],
-            registry=self._registry,
-        )
-        info.labels(**labels).set(1)
+        if self._info is None:
+            self._info = Gauge(
+                "vllm:cache_config_info",
+                "Information of the LLMEngine CacheConfig",
+                [*labels],
+                registry=self._registry,
+            )
+        self._info.clear()
+        self._info.labels(**labels).set(1)
 
     def _register_speculation(self) -> None:
         for family in _SPECULATION:
@@ -216,6 +219,8 @@ class EngineMetrics:
             self._metrics[name].observe(value)
 
     def render(self, scheduler: Scheduler) -> bytes:
+        """The page now."""
+        self._cache_config(scheduler.profile)
         self._metrics["num_requests_running"].set(scheduler.running)
         for waiting in self._waiting:
             waiting.set(scheduler.waiting)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tokgauge.simulator.nvml import SimulatedNvml
 from tokgauge.simulator.profile import EngineProfile
 from tokgauge.simulator.server import running_engine
 
+from tests.support.client import RawClient
 from tests.support.metrics import scrape, wait_until
 
 pytestmark = pytest.mark.timed
@@ -172,3 +174,30 @@ def test_an_engine_that_goes_away_is_red_with_its_error(
     assert later["headline"].startswith(found["headline"][: len(since) + 8]), "the same time"
     logged = [record.getMessage() for record in caplog.records if since in record.getMessage()]
     assert len(logged) == 1, "logged once"
+
+
+def test_who_still_waits_counts_while_they_wait() -> None:
+    with (
+        running_engine(EngineProfile(ttft_seconds=12.0)) as url,
+        BackgroundProxy(Settings(upstream=url, nvml=False, **FAST)) as proxy,
+        people(proxy, 4, 20),
+    ):
+        found = until(proxy, lambda v: v["waiting"].get("level") == "suspect", "people wait long")
+    assert "4 of them still waiting" in found["waiting"]["headline"]
+
+
+def test_who_is_still_sending_a_request_waits_for_nobody() -> None:
+    head = (
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"Content-Length: 1000\r\n\r\n{"
+    )
+    with (
+        running_engine(EngineProfile()) as url,
+        BackgroundProxy(Settings(upstream=url, nvml=False, **FAST)) as proxy,
+        ExitStack() as senders,
+    ):
+        for _ in range(4):
+            senders.enter_context(RawClient(proxy.port)).send(head)
+        time.sleep(2.5)
+        found = until(proxy, lambda v: v["waiting"].get("level") is not None, "a look")
+    assert found["waiting"]["headline"] == "Not judged: nobody has asked for anything lately."

@@ -43,7 +43,7 @@ class FirstTokens:
         if least:
             most = least
         slot = _Slot(
-            int(min(done.time_to_first_token, _LONGEST) / _STEP),
+            round(min(done.time_to_first_token, _LONGEST) / _STEP),
             None if least is None else least // _TOKENS_STEP,
             None if most is None else most // _TOKENS_STEP,
         )
@@ -79,8 +79,8 @@ class FirstTokens:
             if slot.least is None or slot.most is None:
                 continue
             waited = slot.seconds * _STEP
-            low.append((waited - expected((slot.most + 1) * _TOKENS_STEP).high, count))
-            high.append((waited + _STEP - expected(slot.least * _TOKENS_STEP).low, count))
+            low.append((waited - _STEP / 2 - expected((slot.most + 1) * _TOKENS_STEP).high, count))
+            high.append((waited + _STEP / 2 - expected(slot.least * _TOKENS_STEP).low, count))
         shortest, longest = _median(low), _median(high)
         if shortest is None or longest is None:
             return None

@@ -220,7 +220,9 @@ class Monitor:
 def _unanswered(running: Iterable[Progress], now: float) -> Iterator[float]:
     """How long those have waited that have no token yet and will see it when it comes [s]."""
     for exchange in running:
-        if exchange.generates and exchange.decodes_from is None:
+        # Before the name of its model is known, its client is still sending the request.
+        is_asked = exchange.generates and exchange.requested is not None
+        if is_asked and exchange.decodes_from is None:
             yield now - exchange.opened_at
 
 

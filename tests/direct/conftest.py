@@ -8,7 +8,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import pytest
 
+from tokgauge.settings import Settings
+
 from tests.conftest import MODELS, start_proxy
+from tests.support.asgi import under_hypercorn
 from tests.support.client import fetch
 from tests.support.engine import ScriptedEngine
 
@@ -22,13 +25,21 @@ def own_server(upstream: str) -> Iterator[int]:
         yield proxy.port
 
 
-FRONT_DOORS: dict[str, FrontDoor] = {"server": own_server}
+@contextmanager
+def asgi(upstream: str) -> Iterator[int]:
+    with under_hypercorn(Settings(upstream=upstream, models=MODELS, nvml=False)) as port:
+        yield port
+
+
+FRONT_DOORS: dict[str, FrontDoor] = {"server": own_server, "asgi": asgi}
 
 
 class Ways:
     """An engine, a port before it that exchanges share, and new ones for those that teach."""
 
-    def __init__(self, door: FrontDoor, engine: ScriptedEngine, stack: ExitStack) -> None:
+    def __init__(self, name: str, engine: ScriptedEngine, stack: ExitStack) -> None:
+        door = FRONT_DOORS[name]
+        self.door_name = name
         self.engine = engine
         self.shared = stack.enter_context(door(engine.url))
         self._door = door
@@ -55,4 +66,4 @@ class Ways:
 @pytest.fixture(scope="session", params=FRONT_DOORS)
 def ways(request: pytest.FixtureRequest) -> Iterator[Ways]:
     with ScriptedEngine(MODELS) as engine, ExitStack() as stack:
-        yield Ways(FRONT_DOORS[request.param], engine, stack)
+        yield Ways(request.param, engine, stack)

@@ -28,7 +28,7 @@ DIFFERENT: dict[str, tuple[set[str], str]] = {
         "to ASGI a WebSocket is no request: it is refused with 403, as servers do it",
     ),
 }
-"""Exchange → what of it differs (as `Difference.what`), and why. What is not seen is a fault, too."""
+"""Exchange → what of it differs (as `Difference.what`), and why. All of it has to be seen."""
 
 
 def differs_by_case(difference: Difference) -> bool:

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import pytest
-
 from tokgauge.settings import Settings
 
 from tests.conftest import MODELS, start_proxy

@@ -29,8 +29,8 @@ def hypercorn_config() -> Config:
 
 
 @contextmanager
-def under_hypercorn(settings: Settings) -> Iterator[int]:
-    """Gives the port."""
+def under_hypercorn(settings: Settings) -> Iterator[tuple[int, RelayApp]]:
+    """Gives the port, and the relay."""
     sockets = AnalystSockets.make()
     analyst = AnalystServer(Analyst(settings, sockets.records.dup()))
     relay = RelayApp(
@@ -63,7 +63,7 @@ def under_hypercorn(settings: Settings) -> Iterator[int]:
     for thread in threads:
         thread.start()
     try:
-        yield port
+        yield port, relay
     finally:
         ended.set()
         threads[1].join()

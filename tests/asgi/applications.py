@@ -3,15 +3,18 @@
 import tokgauge.asgi
 from fastapi import FastAPI
 
-mounted = FastAPI(lifespan=tokgauge.asgi.lifespan)
+from tests.asgi.documented import block
+
+_written: dict[str, FastAPI] = {}
+exec(block("python"), _written)
+mounted = _written["api"]
+"""What docs/asgi.md shows, with a route of its own."""
 
 
 @mounted.get("/own")
 def own() -> dict[str, str]:
     return {"answered by": "the host"}
 
-
-mounted.mount("/llm", tokgauge.asgi.app)
 
 forgotten = FastAPI()
 forgotten.mount("/llm", tokgauge.asgi.app)

@@ -8,18 +8,18 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import psutil
 
+from tests.asgi.documented import ROOT, command
 from tests.support.process import environment
 
-ROOT = Path(__file__).parents[2]
+PLAIN = "tokgauge.asgi:app"
 
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "hypercorn": ("hypercorn", "--bind", "fd://{fd}"),
-    "uvicorn h11": ("uvicorn", "--fd", "{fd}", "--http", "h11"),
-    "uvicorn httptools": ("uvicorn", "--fd", "{fd}", "--http", "httptools"),
+    "hypercorn": tuple(command()),
+    "uvicorn h11": ("uvicorn", PLAIN, "--fd", "{fd}", "--http", "h11"),
+    "uvicorn httptools": ("uvicorn", PLAIN, "--fd", "{fd}", "--http", "httptools"),
 }
 
 
@@ -57,9 +57,9 @@ def running(
         sock.listen(64)
         port = sock.getsockname()[1]
         fd = os.dup(sock.fileno())
-    command = [part.format(fd=fd) for part in COMMANDS[server]]
+    parts = [application if part == PLAIN else part for part in COMMANDS[server]]
     popen = subprocess.Popen(
-        [sys.executable, "-m", *command, application],
+        [sys.executable, "-m", *(part.format(fd=fd) for part in parts)],
         cwd=ROOT,
         pass_fds=[fd],
         stdout=subprocess.DEVNULL,

@@ -43,8 +43,7 @@ class AsgiClient:
 
     def __init__(self, request: Request, receive: Receive, send: Send) -> None:
         self.request = request
-        self._receive = receive
-        self._send = send
+        self._receive, self._send = receive, send
         self._exchange: Exchange
         self._out: deque[Message] = deque()
         self._size = 0  # bytes of body in there

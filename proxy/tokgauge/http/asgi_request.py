@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import MutableMapping
 from typing import Any
 from urllib.parse import quote, unquote
 
 from tokgauge.http.request import Request, origin_form
 
-Message = Mapping[str, Any]
+Message = MutableMapping[str, Any]
 
 
 def tells_of_body(scope: Message) -> bool:

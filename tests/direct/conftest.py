@@ -5,32 +5,57 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 
 import pytest
+from tokgauge.settings import Settings
 
 from tests.conftest import MODELS, start_proxy
+from tests.support.asgi import under_hypercorn
 from tests.support.client import fetch
 from tests.support.engine import ScriptedEngine
 
-FrontDoor = Callable[[str], AbstractContextManager[int]]
-"""Something that stands before the engine at an address, and gives the port that it listens on."""
+
+@dataclass(frozen=True)
+class Door:
+    """Something that stands before the engine, listening on `port`.
+
+    begin_anew: makes it one that has learned nothing; None where a new one is made for that.
+    """
+
+    port: int
+    begin_anew: Callable[[], None] | None = None
+
+
+FrontDoor = Callable[[str], AbstractContextManager[Door]]
+"""Opens one before the engine at an address."""
 
 
 @contextmanager
-def own_server(upstream: str) -> Iterator[int]:
+def own_server(upstream: str) -> Iterator[Door]:
     with start_proxy(upstream=upstream) as proxy:
-        yield proxy.port
+        yield Door(proxy.port)
 
 
-FRONT_DOORS: dict[str, FrontDoor] = {"server": own_server}
+@contextmanager
+def asgi(upstream: str) -> Iterator[Door]:
+    settings = Settings(upstream=upstream, models=MODELS, nvml=False)
+    with under_hypercorn(settings) as (port, relay):
+        yield Door(port, relay.taps.injection.begin_anew)
+
+
+FRONT_DOORS: dict[str, FrontDoor] = {"server": own_server, "asgi": asgi}
 
 
 class Ways:
     """An engine, a port before it that exchanges share, and new ones for those that teach."""
 
-    def __init__(self, door: FrontDoor, engine: ScriptedEngine, stack: ExitStack) -> None:
+    def __init__(self, name: str, engine: ScriptedEngine, stack: ExitStack) -> None:
+        door = FRONT_DOORS[name]
+        self.door_name = name
         self.engine = engine
-        self.shared = stack.enter_context(door(engine.url))
+        self._shared = stack.enter_context(door(engine.url))
+        self.shared = self._shared.port
         self._door = door
         # A proxy takes a moment to end; the next exchange does not wait for it.
         self._leaving = stack.enter_context(ThreadPoolExecutor(4))
@@ -44,10 +69,14 @@ class Ways:
     @contextmanager
     def fresh(self) -> Iterator[int]:
         """A proxy that has learned nothing yet."""
+        if self._shared.begin_anew is not None:
+            self._shared.begin_anew()
+            yield self.shared
+            return
         way = ExitStack()
-        port = way.enter_context(self._door(self.engine.url))
+        door = way.enter_context(self._door(self.engine.url))
         try:
-            yield port
+            yield door.port
         finally:
             self._leaving.submit(way.close)
 
@@ -55,4 +84,4 @@ class Ways:
 @pytest.fixture(scope="session", params=FRONT_DOORS)
 def ways(request: pytest.FixtureRequest) -> Iterator[Ways]:
     with ScriptedEngine(MODELS) as engine, ExitStack() as stack:
-        yield Ways(FRONT_DOORS[request.param], engine, stack)
+        yield Ways(request.param, engine, stack)

@@ -18,7 +18,7 @@ def _serve(config: Path | None, **flags: object) -> None:
         settings = load_settings(config, os.environ, given)
     except SettingsError as error:
         raise click.UsageError(str(error)) from error
-    from tokgauge.serve.parent import STARTUP_FAILURE  # late: other commands do without these
+    from tokgauge.serve.child import STARTUP_FAILURE  # late: other commands do without these
     from tokgauge.serve.start import serve
 
     try:

@@ -10,7 +10,7 @@ import sys
 
 from tokgauge.serve.analyst import Analyst
 from tokgauge.serve.analyst_server import AnalystServer
-from tokgauge.serve.parent import STARTUP_FAILURE
+from tokgauge.serve.child import STARTUP_FAILURE
 from tokgauge.serve.process import begin_as_child, read_all
 from tokgauge.settings import Settings
 

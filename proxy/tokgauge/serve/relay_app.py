@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -116,19 +116,22 @@ class RelayApp:
     ) -> None:  # fmt: skip
         """ASGI's lifespan; requests come by `open`."""
         await receive()
-        async with AsyncExitStack() as running:
-            await self._start(running)
+        async with self.running():
             await send({"type": "lifespan.startup.complete"})
             with suppress(asyncio.CancelledError):  # a second Ctrl-C: no wait for streams
                 await receive()
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _start(self, running: AsyncExitStack) -> None:
-        running.push_async_callback(self._outlet.close)
-        running.push_async_callback(self._pages.pool.close)
-        running.push_async_callback(self._upstream.pool.close)
-        running.callback(setattr, self._room, "closing", True)
-        await self._outlet.open(_ANALYST_PATIENCE)
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """While this lasts, exchanges may be opened; what runs at its end is cut."""
+        async with AsyncExitStack() as running:
+            running.push_async_callback(self._outlet.close)
+            running.push_async_callback(self._pages.pool.close)
+            running.push_async_callback(self._upstream.pool.close)
+            running.callback(setattr, self._room, "closing", True)
+            await self._outlet.open(_ANALYST_PATIENCE)
+            yield
 
     # What is the proxy's own
 

@@ -9,7 +9,7 @@ import sys
 
 import msgspec
 
-from tokgauge.serve.parent import STARTUP_FAILURE
+from tokgauge.serve.child import STARTUP_FAILURE
 from tokgauge.serve.process import begin_as_child, read_all, spare_the_collector
 from tokgauge.serve.relay_app import RelayApp, RelaySettings
 from tokgauge.serve.relay_server import RelayServer

@@ -7,7 +7,9 @@ import logging
 import os
 import pickle
 import signal
+import socket
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -49,8 +51,7 @@ def serve(settings: Settings) -> None:
     alive, held = os.pipe()  # the parent holds it, and the relays are told of its end
     relays_alive, held_by_relays = os.pipe()  # the analyst goes after the last relay
     for_relays = _handed_over(msgspec.json.encode(relay_settings(settings), enc_hook=str))
-    for_analyst = _handed_over(pickle.dumps(settings))
-    pages = [analyst.pages.fileno(), *(sock.fileno() for sock in admin)]
+    analyst_plan = plan_of_analyst(settings, analyst, admin, alive=relays_alive)
 
     def relay(number: int) -> dict[str, Any]:
         plan = {
@@ -67,21 +68,15 @@ def serve(settings: Settings) -> None:
             ],
         }  # fmt: skip
 
-    plan = {"settings": for_analyst, "alive": relays_alive, "records": analyst.records.fileno()}
     parent = {
         "relays": [relay(number) for number in range(settings.workers)],
-        "analyst": {
-            "name": "analyst",
-            "module": "tokgauge.serve.analyst_process",
-            "arguments": [json.dumps({**plan, "pages": pages})],
-            "fds": [for_analyst, relays_alive, analyst.records.fileno(), *pages],
-        },
+        "analyst": analyst_plan,
         "drain": settings.drain_delay + settings.drain_timeout,
         "close_when_draining": [clients.fileno()],
     }
     for descriptor in (
-        alive, held, relays_alive, held_by_relays, for_relays, for_analyst, clients.fileno(),
-        analyst.records.fileno(), analyst.to_records, analyst.to_pages, *pages,
+        alive, held, held_by_relays, for_relays, clients.fileno(), analyst.to_records,
+        analyst.to_pages, *analyst_plan["fds"],
     ):  # fmt: skip
         os.set_inheritable(descriptor, True)
     for stream in (sys.stdout, sys.stderr):
@@ -92,6 +87,23 @@ def serve(settings: Settings) -> None:
     os.execv(  # noqa: S606 - ourselves, small: nothing of what was imported stays
         sys.executable, [sys.executable, "-m", "tokgauge.serve.parent", json.dumps(parent)]
     )
+
+
+def plan_of_analyst(
+    settings: Settings, sockets: AnalystSockets, admin: Sequence[socket.socket], *, alive: int
+) -> dict[str, Any]:
+    """The analyst, as `Child` takes it.
+
+    admin: further sockets on which it shows its pages. alive: a pipe at whose end it ends.
+    """
+    content = _handed_over(pickle.dumps(settings))
+    pages = [sock.fileno() for sock in (sockets.pages, *admin)]
+    records = sockets.records.fileno()
+    plan = {"settings": content, "alive": alive, "records": records, "pages": pages}
+    return {
+        "name": "analyst", "module": "tokgauge.serve.analyst_process",
+        "arguments": [json.dumps(plan)], "fds": [content, alive, records, *pages],
+    }  # fmt: skip
 
 
 def relay_settings(settings: Settings) -> RelaySettings:

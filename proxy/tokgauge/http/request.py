@@ -21,11 +21,12 @@ class Request:
     they mean. length: what Content-Length says, 0 without one. encoding: the first
     Content-Encoding. keep_alive: whether the connection may carry another request after this one.
     refusal: what the client is told instead of the request being carried out; None when it may be.
+    readable: whether it is a head at all.
     """
 
     __slots__ = (
         "encoding", "headers", "incoming", "keep_alive", "length", "method", "path",
-        "refusal", "target", "version",
+        "readable", "refusal", "target", "version",
     )  # fmt: skip
 
     def __init__(
@@ -41,6 +42,7 @@ class Request:
         self.incoming = incoming = Incoming(headers)
         self.length = incoming.length
         self.encoding = incoming.encoding
+        self.readable = True
         self.refusal: ErrorResponse | None = None
         why = _why_not(method, version, incoming)
         if why is not None:
@@ -51,6 +53,7 @@ class Request:
         """One whose head cannot be read. method, target: as far as they are known."""
         request = cls("", target, "1.0", (), keep_alive=False)
         request.method = method
+        request.readable = False
         request.refuse(refusal)
         return request
 

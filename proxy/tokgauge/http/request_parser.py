@@ -203,9 +203,7 @@ class RequestParser:
         except httptools.HttpParserUpgrade:
             pass  # an offer that may be ignored (RFC 9110 §7.8)
         except httptools.HttpParserError as error:
-            too_large = self._head_size > self._head_limit
-            limit = headers_too_large(self._head_limit)
-            self._refuse_head(limit if too_large else _not_valid(str(error)))
+            self._refuse_head(_not_valid(str(error)))
             return False
         return True
 

@@ -162,7 +162,7 @@ class ServerConnection(asyncio.Protocol):
         request whose response was still to come. There, only what can be read gets one.
         """
         self._since = self._loop.time()
-        if self._behind and request.refusal is not None:
+        if self._behind and not request.readable:
             self._linger()
             return
         self._stream = stream = ClientStream(self, request)

@@ -105,6 +105,30 @@ def board() -> Json:
                     maximum=1,
                     width=6,
                 ),
+                timeseries(
+                    "What the memory is read with while it is read",
+                    help_text("tokgauge_effective_bandwidth_bytes_per_second")
+                    + " Absent until it was calibrated or the traffic tells it.",
+                    "Bps",
+                    Query(
+                        select("tokgauge_effective_bandwidth_bytes_per_second"),
+                        "{{instance}} {{model}} {{source}}",
+                    ),
+                    width=12,
+                    links=documents("calibrate.md"),
+                ),
+                timeseries(
+                    "What a step costs beside reading",
+                    help_text("tokgauge_fixed_step_seconds")
+                    + " Absent until it was calibrated or the traffic tells it.",
+                    "s",
+                    Query(
+                        select("tokgauge_fixed_step_seconds"),
+                        "{{instance}} {{model}} {{source}}",
+                    ),
+                    width=12,
+                    links=documents("calibrate.md"),
+                ),
             ],
             "Memory and neighbours": [
                 timeseries(

@@ -31,6 +31,7 @@ def board() -> Json:
     """The dashboard to look at first."""
     efficiency = judged_efficiency()
     ceiling = select("tokgauge_ceiling_tokens_per_second")
+    normal_from, normal_to = (select(f"tokgauge_normal_share_{end}") for end in ("low", "high"))
     truncated = increase("tokgauge_truncations_total", "$__rate_interval", by="model")
     choices = increase("tokgauge_finish_reasons_total", "$__rate_interval", by="model")
     return dashboard(
@@ -43,8 +44,7 @@ def board() -> Json:
                 gauge(
                     "Efficiency",
                     help_text("tokgauge_memory_bandwidth_utilization_ratio")
-                    + " Below 50 % suspect, to 70 % watch, from 70 % healthy; 85 to 92 % is as "
-                    "good as hardware gets.",
+                    + " What is normal depends on card, model and load: see below.",
                     "percentunit",
                     Query(efficiency, "{{instance}} {{model}}"),
                     steps=EFFICIENCY_STEPS,
@@ -99,13 +99,25 @@ def board() -> Json:
             ],
             "Speed": [
                 timeseries(
-                    "Efficiency against its bands",
-                    "The gauge above over time. Red below 50 %, orange to 70 %, green above. A gap "
-                    "means that it could not be judged: no traffic, or prefills only.",
+                    "Efficiency and what is normal",
+                    "The gauge above over time, and the range that is normal for this card, this "
+                    "model and this load. Far below is less than three quarters of its lower end. "
+                    "A gap means that it could not be judged: no traffic, or mostly prompts.",
                     "percentunit",
                     Query(efficiency, "{{instance}} {{model}} ({{basis}})"),
+                    Query(normal_from, "{{instance}} {{model}} normal from"),
+                    Query(normal_to, "{{instance}} {{model}} normal to"),
                     steps=EFFICIENCY_STEPS,
+                    width=12,
                     links=runbooks("TokgaugeEfficiencyLow", "TokgaugeEfficiencyLowContended"),
+                ),
+                timeseries(
+                    "Time that the work took against what it should take",
+                    help_text("tokgauge_expected_time_ratio"),
+                    "none",
+                    Query(select("tokgauge_expected_time_ratio"), "{{instance}} {{model}}"),
+                    width=12,
+                    links=documents("normal.md"),
                 ),
                 timeseries(
                     "One stream and its ceiling",
@@ -122,6 +134,19 @@ def board() -> Json:
                     help_text("tokgauge_output_tokens_per_second"),
                     "suffix: tok/s",
                     Query(select("tokgauge_output_tokens_per_second"), "{{instance}} {{model}}"),
+                ),
+                timeseries(
+                    "Prompt tokens computed, and the most that could be",
+                    help_text("tokgauge_prefill_tokens_per_second"),
+                    "suffix: tok/s",
+                    Query(
+                        select("tokgauge_prefill_tokens_per_second"),
+                        "{{instance}} {{model}} computed",
+                    ),
+                    Query(
+                        select("tokgauge_prefill_ceiling_tokens_per_second"),
+                        "{{instance}} {{model}} ceiling",
+                    ),
                 ),
                 state_timeline(
                     "The three answers over time",

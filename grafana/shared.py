@@ -10,10 +10,8 @@ from queries import select
 
 _DOCUMENTS = "https://github.com/tokgauge/tokgauge/blob/main/docs"
 
-EFFICIENCY_STEPS: Steps = (
-    (None, "red"), (0.5, "orange"), (0.7, "green"), (0.85, "dark-green"), (1.0, "purple"),
-)  # fmt: skip
-"""Below 50 % suspect, to 70 % watch, then healthy; 85 % is as good as it gets, above 1 is wrong."""
+EFFICIENCY_STEPS: Steps = ((None, "blue"), (1.0, "purple"))
+"""What is healthy depends on card, model and load; above 1 something is wrong everywhere."""
 
 UP_STEPS: Steps = ((None, "red"), (1, "green"))
 
@@ -87,6 +85,8 @@ def documents(*names: str) -> Mapping[str, str]:
     titles = {
         "measuring.md": "What is measured",
         "verdict.md": "The three answers",
+        "normal.md": "What is normal",
+        "calibrate.md": "Calibrate",
         "measuring.md#the-ceiling": "The ceiling",
         "dashboards.md": "About these dashboards",
     }

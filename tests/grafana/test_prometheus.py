@@ -33,6 +33,14 @@ EMPTY = {
         "NVML calls that failed",
         "{{instance}} {{kind}}",
     ): "the simulated NVML answers every call",
+    **{
+        ("tokgauge: GPU", panel, "{{instance}} {{model}} {{source}}"): "nothing is calibrated, and "
+        "the simulated traffic is too even to tell"
+        for panel in (
+            "What the memory is read with while it is read",
+            "What a step costs beside reading",
+        )
+    },
 }
 """Queries that rightly have no answer in the recording: dashboard, panel, legend → why."""
 

@@ -63,7 +63,7 @@ def test_the_founding_share_on_both_bases(models: Path) -> None:
     assert result.exit_code == 0, result.output
     row = next(line for line in result.output.splitlines() if line.startswith("RTX A6000"))
     assert [cell.strip() for cell in row.split("|")] == [
-        "RTX A6000", "768", "yes", "54.3", "75%", "50.4", "80%", "healthy",
+        "RTX A6000", "768", "yes", "54.3", "75%", "50.4", "80%", "70-89%", "healthy",
     ]  # fmt: skip
     assert "streamed 14.14 GB a step" in result.output
     assert "checkpoint 15.23 GB a step" in result.output
@@ -96,6 +96,20 @@ def test_verdicts(models: Path, measured: str, verdict: str) -> None:
     model = str(models / "Qwen2.5-7B")
     found = document("--gpu", "A6000", "--model", model, "--measured", measured)
     assert found["rows"][0]["verdict"] == verdict
+
+
+def test_what_is_normal_depends_on_model_card_and_batch(tmp_path: Path) -> None:
+    """A small model on a fast card at 45 % is healthy; nothing known of it, nothing is judged."""
+    directory = checkpoints.write(tmp_path / "small", checkpoints.qwen2_5_half_b())
+    card = "NVIDIA H100 80GB HBM3"
+    known = document("--gpu", card, "--model", str(directory), "--measured", "700")
+    row = known["rows"][0]
+    assert row["share"]["streamed"] < 0.3
+    assert row["verdict"] == "healthy"
+    assert row["normal"]["low"] < 0.2
+    stated = document("--gpu", card, "--weights-bytes", "1GB", "--measured", "700")
+    assert stated["rows"][0]["normal"] is None
+    assert stated["rows"][0]["verdict"] is None
 
 
 def test_parameters_give_both_bases_labelled_as_estimates() -> None:

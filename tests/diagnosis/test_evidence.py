@@ -91,3 +91,12 @@ def test_the_founding_case_has_the_founding_bands() -> None:
     assert FAR * founding.low == pytest.approx(0.50, abs=0.03)
     assert band_of(0.747, founding) == "healthy"
     assert band_of(0.40, founding) == "suspect"
+
+
+@pytest.mark.parametrize(
+    ("share", "band"),
+    [(0.0, "suspect"), (0.524, "suspect"), (0.526, "watch"), (0.6999, "watch"), (0.7, "healthy"),
+     (0.92, "healthy"), (1.0, "healthy"), (1.0001, "above"), (2.5, "above")],
+)  # fmt: skip
+def test_bands_around_a_range(share: float, band: str) -> None:
+    assert band_of(share, Interval(0.7, 0.89)) == band

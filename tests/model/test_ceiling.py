@@ -61,7 +61,6 @@ def test_the_founding_share(bf16: WeightsFound) -> None:
     read = ceiling.efficiency(measured, known(bf16.bytes_per_step(basis="streamed")), A6000)
     assert whole == pytest.approx(0.805, abs=0.0005)
     assert read == pytest.approx(0.747, abs=0.0005)
-    assert ceiling.band_of(whole) == ceiling.band_of(read) == "healthy"
 
 
 def test_four_bits(awq: WeightsFound) -> None:
@@ -148,15 +147,6 @@ def test_contexts_move_the_ridge_to_where_both_take_as_long() -> None:
     read = ceiling.step_bytes(14.14e9, KV, [512] * round(ridge))
     assert roof.seconds(ridge) == pytest.approx(read / A6000, rel=0.01)
     assert ridge > 1.5 * ceiling.ridge_batch(A6000, 14.14e9, roof)
-
-
-@pytest.mark.parametrize(
-    ("share", "band"),
-    [(0.0, "suspect"), (0.4999, "suspect"), (0.5, "watch"), (0.6999, "watch"), (0.7, "healthy"),
-     (0.92, "healthy"), (1.0, "healthy"), (1.0001, "above"), (2.5, "above")],
-)  # fmt: skip
-def test_bands(share: float, band: str) -> None:
-    assert ceiling.band_of(share) == band
 
 
 def test_an_efficiency_above_one_is_not_cut_off() -> None:

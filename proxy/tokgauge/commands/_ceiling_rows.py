@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tokgauge.commands._cards import card_roof
+from tokgauge.diagnosis.expected_time import TELLS_NOTHING, Band, Interval, StepWork, band_of
+from tokgauge.diagnosis.normal import setup_for
+from tokgauge.diagnosis.typical import typical
+from tokgauge.gpu.catalogue import MemoryKind
 from tokgauge.model.ceiling import (
-    Band,
     ComputeRoof,
     StepCeiling,
-    band_of,
     efficiency,
     serving_bandwidth,
     step_bytes,
@@ -44,6 +46,7 @@ class Gpu:
     source: str
     flops: float | None = None
     """Of one card, in 16 bits; None: not known, and then reading alone limits."""
+    memory: MemoryKind | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +65,15 @@ class Row:
     variant: Variant
     ceilings: dict[Basis, StepCeiling]
     shares: dict[Basis, float]
+    normal: Interval | None
+    """Of the share on the basis that judges; None where no range that tells is known."""
     fits: bool | None
 
 
 def row_of(gpu: Gpu, variant: Variant, query: Query) -> Row:
     """The model in one format on one kind of card."""
     if isinstance(variant.kv, KvUnknown):
-        return Row(gpu, variant, {}, {}, None)
+        return Row(gpu, variant, {}, {}, None, None)
     serving = serving_bandwidth(gpu.bandwidth, query.tensor_parallel)
     ceilings: dict[Basis, StepCeiling] = {}
     for basis in BASES:
@@ -82,7 +87,27 @@ def row_of(gpu: Gpu, variant: Variant, query: Query) -> Row:
             basis: efficiency(query.measured, found.bytes_per_step, serving)
             for basis, found in ceilings.items()
         }
-    return Row(gpu, variant, ceilings, shares, _fits(gpu, variant.weights, variant.kv, query))
+    judged = ceilings.get(variant.weights.basis)
+    return Row(
+        gpu, variant, ceilings, shares,
+        None if judged is None else _normal(gpu, variant, query, judged.bytes_per_step),
+        _fits(gpu, variant.weights, variant.kv, query),
+    )  # fmt: skip
+
+
+def _normal(gpu: Gpu, variant: Variant, query: Query, read: float) -> Interval | None:
+    """By typical constants: see docs/normal.md."""
+    serving = serving_bandwidth(gpu.bandwidth, query.tensor_parallel)
+    setup = setup_for(
+        serving, variant.weights.streamed, read, memory=gpu.memory,
+        roof=roof_of(gpu, variant, query), tensor_parallel=query.tensor_parallel,
+    )  # fmt: skip
+    step = StepWork(steps=1, bytes=read, sequence_steps=query.batch, decoded_tokens=query.batch)
+    expected = typical(setup).expected(step)
+    if expected is None or expected.width >= TELLS_NOTHING:
+        return None
+    ideal = step.ideal_seconds(serving)
+    return Interval(ideal / expected.high, ideal / expected.low)
 
 
 def roof_of(gpu: Gpu, variant: Variant, query: Query) -> ComputeRoof | None:
@@ -106,4 +131,4 @@ def _fits(gpu: Gpu, weights: WeightsFound, kv: KvCache | None, query: Query) -> 
 def verdict_of(row: Row) -> Band | None:
     """On the basis that judges; None where it is not known."""
     share = row.shares.get(row.variant.weights.basis)
-    return None if share is None else band_of(share)
+    return None if share is None or row.normal is None else band_of(share, row.normal)

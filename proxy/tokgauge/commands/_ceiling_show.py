@@ -11,7 +11,7 @@ from rich.table import Table
 
 from tokgauge.commands._ceiling_rows import BASES, Query, Row, Variant, roof_of, verdict_of
 from tokgauge.commands._output import new_table
-from tokgauge.model.ceiling import Band
+from tokgauge.diagnosis.expected_time import Band
 from tokgauge.model.kv import KvCache, KvUnknown
 from tokgauge.model.weights import Basis
 
@@ -56,6 +56,7 @@ def document(rows: list[Row], variants: list[Variant], query: Query) -> dict[str
                 "fits": row.fits,
                 "ceiling": {basis: asdict(found) for basis, found in row.ceilings.items()},
                 "share": row.shares,
+                "normal": None if row.normal is None else asdict(row.normal),
                 "verdict": verdict_of(row),
             }
             for row in rows
@@ -101,6 +102,7 @@ def _add_columns(table: Table, bases: list[Basis], query: Query, *, several: boo
         if query.measured is not None:
             table.add_column("share", justify="right")
     if query.measured is not None:
+        table.add_column("normal", justify="right")
         table.add_column("verdict")
 
 
@@ -115,7 +117,8 @@ def _cells(row: Row, bases: list[Basis], query: Query, *, several: bool) -> list
     for basis in bases:
         cells += _basis_cells(row, basis, query, with_bytes=several)
     if query.measured is not None:
-        verdict = verdict_of(row)
+        normal, verdict = row.normal, verdict_of(row)
+        cells.append("?" if normal is None else f"{normal.low * 100:.0f}-{normal.high:.0%}")
         cells.append("not judged" if verdict is None else _BANDS[verdict])
     return cells
 
@@ -167,8 +170,8 @@ def _footnotes(
         each = " for each stream" if query.batch > 1 else ""
         yield (
             f"measured: {query.measured:g} tok/s{each}. The verdict uses streamed where it is "
-            "known: from 70 % healthy (85-92 % is as good as hardware gets), 50-70 % watch, below "
-            "suspect; above 100 %: several tokens per step, or wrong inputs."
+            "known: within or above the normal range healthy, below it watch, below three quarters "
+            "of its lower end suspect; above 100 %: several tokens per step, or wrong inputs."
         )
         if any(variant.weights.basis == "checkpoint" for variant in variants):
             yield "On the checkpoint basis a share reads higher than it is."

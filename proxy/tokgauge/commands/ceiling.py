@@ -109,6 +109,7 @@ def _gpus(names: tuple[str, ...], bandwidth: float | None) -> list[Gpu]:
             card.memory_gb * _GIB,
             "card table",
             card.dense_flops,
+            card.memory_kind,
         )
         for card in cards
     ]

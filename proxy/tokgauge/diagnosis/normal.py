@@ -7,6 +7,8 @@ from tokgauge.diagnosis.expected_time import Constants, Costs, Interval, Normal,
 from tokgauge.diagnosis.inputs import Inputs, ModelBytes
 from tokgauge.diagnosis.typical import Setup, eager_fixed, typical
 from tokgauge.diagnosis.work import Work
+from tokgauge.gpu.catalogue import MemoryKind
+from tokgauge.model.ceiling import ComputeRoof
 from tokgauge.model.weights import Streamed, WeightsFound
 
 _BITS_AT_LEAST, _BITS_AT_MOST = 4, 16
@@ -19,8 +21,8 @@ def normal_of(inputs: Inputs, work: Work, step: StepBytes) -> Normal | None:
     setup = setup_of(inputs, step)
     if bandwidth is None or setup is None or work.busy_seconds <= 0:
         return None
-    costs = inputs.calibrated or typical(setup)
     ends = works(inputs, work, step)
+    costs = costs_of(inputs, setup, prompts=ends[1].prompt_tokens > 0)
     shortest, longest = (costs.expected(end) for end in ends)
     if shortest is None or longest is None:
         return None
@@ -35,23 +37,46 @@ def normal_of(inputs: Inputs, work: Work, step: StepBytes) -> Normal | None:
     )
 
 
+def costs_of(inputs: Inputs, setup: Setup, *, prompts: bool) -> Costs:
+    """What a step should cost: as calibrated, unless that tells nothing of prompts and there are."""
+    calibrated = inputs.calibrated
+    if calibrated is None or (prompts and calibrated.constants.prefill is None):
+        return typical(setup)
+    return calibrated
+
+
 def setup_of(inputs: Inputs, step: StepBytes) -> Setup | None:
     """Card, model and engine as far as they are known; None without a bandwidth."""
-    bandwidth, model = inputs.bandwidth, inputs.model
+    bandwidth = inputs.bandwidth
     if bandwidth.bytes_per_second is None:
         return None
-    streamed = _streamed(model)
-    return Setup(
-        bandwidth=bandwidth.bytes_per_second,
+    return setup_for(
+        bandwidth.bytes_per_second,
+        _streamed(inputs.model),
+        step.weights[step.basis],
         measured=bandwidth.source == "measured",
         memory=bandwidth.card.memory_kind if bandwidth.card is not None else None,
+        roof=inputs.roof,
+        tensor_parallel=inputs.tensor_parallel,
+    )
+
+
+def setup_for(
+    bandwidth: float, streamed: Streamed | None, weight_bytes: float, *, measured: bool = False,
+    memory: MemoryKind | None, roof: ComputeRoof | None, tensor_parallel: int,
+) -> Setup:  # fmt: skip
+    """The same from its parts; weight_bytes: that a step reads."""
+    return Setup(
+        bandwidth=bandwidth,
+        measured=measured,
+        memory=memory,
         layers=streamed.layers if streamed is not None else None,
         dequantised=streamed.dequantised if streamed is not None else None,
         experts=streamed is not None and streamed.experts > 0,
         speedup=streamed.speedup if streamed is not None else 1.0,
-        parameters=_parameters(streamed, step),
-        roof=inputs.roof,
-        tensor_parallel=inputs.tensor_parallel,
+        parameters=_parameters(streamed, weight_bytes),
+        roof=roof,
+        tensor_parallel=tensor_parallel,
         draft_passes=streamed.draft.passes if streamed is not None and streamed.draft else 0,
     )
 
@@ -62,11 +87,11 @@ def _streamed(model: ModelBytes | None) -> Streamed | None:
     return model.weights.streamed
 
 
-def _parameters(streamed: Streamed | None, step: StepBytes) -> Interval:
+def _parameters(streamed: Streamed | None, weight_bytes: float) -> Interval:
     """That a token is multiplied with; by the bytes of a step where nothing else tells."""
     if streamed is not None and streamed.parameters is not None:
         return Interval(streamed.parameters, streamed.parameters)
-    bits = 8 * step.weights[step.basis]
+    bits = 8 * weight_bytes
     return Interval(bits / _BITS_AT_MOST, bits / _BITS_AT_LEAST)
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tokgauge.diagnosis.efficiency import StepBytes, step_bytes
-from tokgauge.diagnosis.expected_time import Costs, Interval, StepWork
+from tokgauge.diagnosis.expected_time import Interval, StepWork
 from tokgauge.diagnosis.first_tokens import FirstTokens
 from tokgauge.diagnosis.inputs import Inputs, Page, WindowSeen
-from tokgauge.diagnosis.normal import setup_of
+from tokgauge.diagnosis.normal import costs_of, setup_of
 from tokgauge.diagnosis.notes import FELT_WAIT
-from tokgauge.diagnosis.typical import typical
 from tokgauge.diagnosis.waiting import Waits
 from tokgauge.diagnosis.work import ONE_SHORT_STREAM
 
@@ -60,8 +59,11 @@ def _prefill(inputs: Inputs) -> Prefill | None:
     step = step_bytes(ONE_SHORT_STREAM, inputs.model, inputs.tensor_parallel)
     if inputs.several_models or not isinstance(step, StepBytes):
         return None
-    costs = _costs(inputs, step)
-    if costs is None or costs.constants.prefill is None:
+    setup = setup_of(inputs, step)
+    if setup is None:
+        return None
+    costs = costs_of(inputs, setup, prompts=True)
+    if costs.constants.prefill is None:
         return None
 
     def seconds(tokens: float) -> Interval:
@@ -71,8 +73,3 @@ def _prefill(inputs: Inputs) -> Prefill | None:
         return found
 
     return seconds
-
-
-def _costs(inputs: Inputs, step: StepBytes) -> Costs | None:
-    setup = setup_of(inputs, step)
-    return inputs.calibrated or (typical(setup) if setup is not None else None)

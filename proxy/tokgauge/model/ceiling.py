@@ -15,11 +15,9 @@ from typing import Literal
 from tokgauge.model.kv import KvCache
 
 __all__ = [
-    "Band",
     "ComputeRoof",
     "StepCeiling",
     "achieved_bandwidth",
-    "band_of",
     "efficiency",
     "ridge_batch",
     "serving_bandwidth",
@@ -27,12 +25,6 @@ __all__ = [
     "step_bytes",
     "step_ceiling",
 ]
-
-Band = Literal["above", "healthy", "watch", "suspect"]
-"""Above: more than one read per step explains, so no verdict. The rest: see band_of."""
-
-HEALTHY = 0.70
-WATCH = 0.50
 
 
 def serving_bandwidth(per_gpu: float, tensor_parallel: int = 1) -> float:
@@ -139,19 +131,5 @@ def achieved_bandwidth(steps_per_second: float, bytes_per_step: float) -> float:
 
 
 def efficiency(steps_per_second: float, bytes_per_step: float, bandwidth: float) -> float:
-    """Achieved bandwidth as a share of the cards' own. Above 1 is never cut off: see band_of."""
+    """Achieved bandwidth as a share of the cards' own. Never cut off at 1."""
     return achieved_bandwidth(steps_per_second, bytes_per_step) / bandwidth
-
-
-def band_of(share: float) -> Band:
-    """Which band an efficiency is in.
-
-    From 0.70 healthy (0.85 to 0.92 is as good as hardware gets), from 0.50 watch, below suspect.
-    Above 1 the model of one read per step does not hold: several tokens per step, wrong inputs, or
-    weights that partly stay in a large L2 cache.
-    """
-    if share > 1:
-        return "above"
-    if share >= HEALTHY:
-        return "healthy"
-    return "watch" if share >= WATCH else "suspect"

@@ -246,7 +246,7 @@ def test_the_share_of_a_stream_alone_is_told_with_its_reason() -> None:
 
 
 def test_what_was_calibrated_judges_and_what_it_holds_not_for_does_not(tmp_path: Path) -> None:
-    """The simulated engine takes 24.6 ms a step; calibrated were 18.5: what is usual is slow here."""
+    """A simulated step takes 24.6 ms; calibrated were 18.5: what is usual is slow here."""
     file = tmp_path / "calibration.json"
     half = EngineProfile(efficiency=2 * EngineProfile().efficiency)
     fitted = fit(

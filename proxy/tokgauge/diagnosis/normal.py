@@ -38,7 +38,7 @@ def normal_of(inputs: Inputs, work: Work, step: StepBytes) -> Normal | None:
 
 
 def costs_of(inputs: Inputs, setup: Setup, *, prompts: bool) -> Costs:
-    """What a step should cost: as calibrated, unless that tells nothing of prompts and there are."""
+    """What a step should cost: as calibrated, unless that tells nothing of the prompts."""
     calibrated = inputs.calibrated
     if calibrated is None or (prompts and calibrated.constants.prefill is None):
         return typical(setup)

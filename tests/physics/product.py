@@ -112,8 +112,7 @@ def watched(engine: Engine, seconds: float) -> WindowSeen:
                 over.add(request)
                 watch.ended(progress)
         parts.append(watch.look(now, live))
-        own = sum(progress.decodes_from is not None for progress in live)
-        pages.append(Page(read(engine.page(), now), own))
+        pages.append(Page(read(engine.page(), now), len(live)))
         if now >= end:
             break
         engine.run_until(min(end, now + _LOOK))

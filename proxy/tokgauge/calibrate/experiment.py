@@ -133,7 +133,9 @@ class _Run:
         if load.tokens > 1:
             self._take_steps(seen, load)
         if seen.prompt_tokens and seen.first_token:
-            work = StepWork(steps=0, bytes=0, sequence_steps=0, prompt_tokens=seen.prompt_tokens)
+            work = StepWork(
+                steps=0, bytes=0, sequence_steps=0, prompt_tokens=seen.prompt_tokens, prompts=1
+            )
             self.found.observations.append(Observation(work, seen.first_token, starts=1.0))
         await self._nobody_else()
 

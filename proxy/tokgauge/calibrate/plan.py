@@ -18,7 +18,7 @@ _LEAST_STEPS, _MOST_STEPS = 16, 300
 _BETWEEN = 0.3
 """Seconds that a load takes beside its steps and prompts."""
 
-_PROMPTS = (128, 512, 2048, 256, 1024, 4096, 8192)
+_PROMPTS = (512, 2048, 8192, 1024, 4096, 16_384)
 
 
 @dataclass(slots=True)

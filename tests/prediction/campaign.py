@@ -8,10 +8,12 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from tokgauge.calibrate.bench import Load
 from tokgauge.calibrate.experiment import Experiment, run_experiment
 from tokgauge.calibrate.inputs import StepReader
 from tokgauge.diagnosis.efficiency import step_bytes
-from tokgauge.diagnosis.fit import Fitted, NotTold
+from tokgauge.diagnosis.expected_time import StepWork
+from tokgauge.diagnosis.fit import Fitted, NotTold, Observation, fit
 from tokgauge.diagnosis.inputs import Inputs
 from tokgauge.diagnosis.normal import normal_of
 from tokgauge.diagnosis.work import NoEfficiency, work_of
@@ -25,20 +27,20 @@ from tests.physics.truth import KINDS, Kind, drawn
 WINDOW = 30.0
 _WARMS_UP = 3.0
 _LOADS_OF_A_SEED = 6
+_AGAIN = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """low, high: seconds that the work of a window should take; None where that is not told.
 
-    took: seconds in which the engine worked. seen: those of them that the product took for work.
+    took: seconds in which the engine worked.
     """
 
     seed: int
     kind: Kind
     load: LoadKind
     took: float
-    seen: float | None = None
     low: float | None = None
     high: float | None = None
 
@@ -54,7 +56,7 @@ class Prediction:
         return float((self.low * self.high) ** 0.5 / self.took - 1)
 
     @property
-    def covers(self) -> bool:
+    def covered(self) -> bool:
         return self.low is not None and self.high is not None and self.low <= self.took <= self.high
 
     @property
@@ -98,6 +100,26 @@ def predictions(seed: int, loads: Iterable[LoadKind] | None = None) -> Iterator[
         yield _predicted(engine, seed, kind, load, constants)
 
 
+def of_one_load(seed: int) -> Fitted | NotTold:
+    """The constants from one load, again and again: the bytes of its steps do not vary."""
+    engine = Engine(drawn(seed, kind_of(seed)))
+    known = engine.truth.published
+    bench, reader = VirtualBench(engine), StepReader(model_bytes(known), known.tensor_parallel)
+    observations: list[Observation] = []
+    for _ in range(_AGAIN):
+        decoded = asyncio.run(bench.measure(Load(4, 512, 400))).decoded
+        if decoded is None:
+            continue
+        work = StepWork(
+            steps=decoded.steps,
+            bytes=decoded.steps * reader(decoded),
+            sequence_steps=decoded.steps * decoded.sequences,
+        )
+        observations.append(Observation(work, decoded.seconds))
+    assert len(observations) > _AGAIN / 2
+    return fit(observations, "calibrated", known.bandwidth)
+
+
 def _predicted(
     engine: Engine, seed: int, kind: Kind, load: LoadKind, constants: Fitted | NotTold
 ) -> Prediction:
@@ -122,9 +144,9 @@ def _predicted(
         return Prediction(seed, kind, load, took)
     normal = normal_of(inputs, work, step) if inputs.calibrated is not None else None
     if normal is None:
-        return Prediction(seed, kind, load, took, work.working_seconds)
+        return Prediction(seed, kind, load, took)
     expected = normal.expected
-    return Prediction(seed, kind, load, took, normal.seconds, expected.low, expected.high)
+    return Prediction(seed, kind, load, took, expected.low, expected.high)
 
 
 def _worked(engine: Engine, begin: float, end: float) -> float:

@@ -1,12 +1,12 @@
 """The constants of the expected time from what was observed: work and how long it took.
 
-    t = n t0 + s t_seq + bytes / B_eff + prompt tokens / P_eff + pairs c_pair + starts x t_start
+    t = n t0 + s t_seq + bytes / B_eff + prompt tokens c_token + pairs c_pair + starts x t_start
 
 By least squares with relative errors (`linear`), no constant below 0 and no bandwidth above the
 cards' own. Attention compares each token of a prompt with all before it, so a long prompt takes
-longer than its tokens tell: pairs, half the square of its length. The last term is for times to a
-first token that were seen from outside: HTTP, tokenising and one pass over the weights, whatever
-the length of the prompt. Pure.
+longer than its tokens tell: pairs, half the square of its length. P_eff is told of prompts of a
+usual length. The last term is for times to a first token that were seen from outside: HTTP,
+tokenising and one pass over the weights, whatever the length of the prompt. Pure.
 """
 
 from __future__ import annotations
@@ -32,10 +32,13 @@ _PART = 2048
 limit."""
 
 _READS = 2.0
-"""A prompt that takes less than so many of the shortest steps shows reading, not computing."""
+"""A prompt that takes less than so many times the shortest one shows reading, not computing."""
 
 _ENOUGH = 6
 """Prompts that show computing; with fewer, the short ones count too."""
+
+_USUAL_PROMPT = 2048
+"""Tokens of the prompts that P_eff is told of; longer ones take more for each token."""
 
 _VARIES = 1.3
 """Amounts of a step that are less than so many times apart hardly vary."""
@@ -73,9 +76,9 @@ class NotTold:
 class Fitted:
     """Constants that were observed together: `Costs`.
 
-    coefficients and covariance: of t0 [s], t_seq [s], 1 / B_eff [s/byte], 1 / P_eff [s/token] and
-    c_pair [s], these 0 for a prefill that is not told. longest_prompt: that was observed [tokens],
-    0 for none. scatter, prompt_scatter: how far off new work is, as a share.
+    coefficients and covariance: of t0 [s], t_seq [s], 1 / B_eff [s/byte], c_token [s]
+    and c_pair [s], these 0 for a prefill that is not told. longest_prompt: that was observed
+    [tokens], 0 for none. scatter, prompt_scatter: how far off new work is, as a share.
     largest_batch: of a step that was observed, on average over its observation.
     """
 
@@ -149,7 +152,7 @@ def fit(
     if decode is None:
         return NotTold((_few("bandwidth", len(steps)),))
     computing, prompt_scatter = None, decode.scatter
-    prompts = _showing_computing(prompts, step=min(o.seconds / o.work.steps for o in steps))
+    prompts = _showing_computing(prompts)
     found = _of_prompts(prompts)
     if found is not None:
         computing = _Computing(found.coefficients[:2], found.covariance)
@@ -159,34 +162,39 @@ def fit(
         computing = _Computing((rate, 0.0), ((error, 0.0), (0.0, 0.0)))
     missing = [m for m in _missing(steps, decode, bandwidth) if m is not None]
     quantile = max(decode.quantile, found.quantile if found is not None else 0.0)
-    if computing is None or not computing.is_told(quantile):
+    of_a_token = computing.of_a_token(quantile) if computing is not None else None
+    if of_a_token is None:
         computing = None
         missing.append(_prefill_missing(prompts or [o for o in steps if o.work.prompt_tokens]))
     if any(m.constant != "prefill" for m in missing):
         return NotTold(tuple(missing))
     longest = max((o.work.prompt_tokens for o in prompts), default=0.0)
-    return _fitted(steps, decode, computing, prompt_scatter, quantile, missing, source, bandwidth,
-                   mixed=mixed and found is None, count=len(useful),
+    return _fitted(steps, decode, computing, of_a_token, prompt_scatter, quantile, missing,
+                   source, bandwidth, mixed=mixed and found is None, count=len(useful),
                    longest_prompt=longest)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class _Computing:
-    """What prompts cost: 1 / P_eff [s/token] and c_pair [s], and the covariance of both."""
+    """What prompts cost: c_token and c_pair [s], and the covariance of both."""
 
     coefficients: tuple[float, ...]
     covariance: Matrix
 
-    def is_told(self, quantile: float) -> bool:
-        return quantile * math.sqrt(self.covariance[0][0]) <= _TOLD * self.coefficients[0]
+    def of_a_token(self, quantile: float) -> Interval | None:
+        """Seconds, in a usual prompt; None where that is not told."""
+        pairs = _USUAL_PROMPT / 2
+        (rate, pair), of = self.coefficients, self.covariance
+        value = rate + pair * pairs
+        variance = of[0][0] + 2 * pairs * of[0][1] + pairs**2 * of[1][1]
+        error = quantile * math.sqrt(max(0.0, variance))
+        return _interval(value, error) if error <= _TOLD * value else None
 
 
-def _showing_computing(prompts: list[Observation], step: float) -> list[Observation]:
-    """A short prompt takes one pass over the weights, whatever its length: it shows none.
-
-    step: the shortest one [s].
-    """
-    longer = [o for o in prompts if o.seconds / o.starts > _READS * step]
+def _showing_computing(prompts: list[Observation]) -> list[Observation]:
+    """A short prompt takes one pass over the weights, whatever its length: it shows none."""
+    shortest = min((o.seconds / o.starts for o in prompts), default=0.0)
+    longer = [o for o in prompts if o.seconds / o.starts > _READS * shortest]
     return longer if len(longer) >= _ENOUGH else prompts
 
 
@@ -216,6 +224,7 @@ def _least(bandwidth: float | None) -> tuple[float, ...]:
 
 def _fitted(
     steps: Sequence[Observation], decode: Solution, computing: _Computing | None,
+    of_a_token: Interval | None,
     prompt_scatter: float, quantile: float, missing: Sequence[Missing],
     source: Literal["calibrated", "fitted"], bandwidth: float | None, *, mixed: bool,
     longest_prompt: float, count: int,
@@ -232,8 +241,8 @@ def _fitted(
                 covariance[3 + i][3 + j] = computing.covariance[i][j]
     within = [_interval(value, quantile * math.sqrt(covariance[i][i])) for i, value in enumerate(c)]
     prefill = None
-    if computing is not None:
-        prefill = Interval(1 / within[3].high, 1 / within[3].low)
+    if of_a_token is not None:
+        prefill = Interval(1 / of_a_token.high, 1 / of_a_token.low)
     slowest = 1 / within[2].high
     fastest = 1 / within[2].low if within[2].low > 0 else math.inf
     return Fitted(

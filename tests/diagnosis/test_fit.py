@@ -31,7 +31,7 @@ def seen(rng: random.Random, work: StepWork, noise: float = 0.01) -> Observation
 
 
 def prompt(rng: random.Random, tokens: int) -> Observation:
-    work = StepWork(steps=0, bytes=0, sequence_steps=0, prompt_tokens=tokens)
+    work = StepWork(steps=0, bytes=0, sequence_steps=0, prompt_tokens=tokens, prompts=1)
     return Observation(work, (0.02 + tokens / PREFILL) * math.exp(rng.gauss(0, 0.01)), starts=1)
 
 

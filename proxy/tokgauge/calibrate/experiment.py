@@ -100,36 +100,42 @@ class _Run:
         The first requests of an engine are slow ones, so they count nowhere.
         """
         room = max(1, min(_SHORTEST_ROOM, self._room // 4))
-        seen: Measured | None = None
-        for what, context in (("warm-up", self._longest // 16), ("speed", self._longest // 3)):
-            context = max(1, min(512, context))
-            self._progress(what, self._passed() / self._at_most)
-            seen = await self._bench.measure(Load(1, context, room))
-        if seen is None or seen.decoded is None:
-            because = seen.because if seen is not None else None
-            raise CalibrationError("not_told", f"the steps are not known: {because}")
+        context = max(1, min(512, self._longest // 16))
+        await self._measured("warm-up", Load(1, context, room))
+        context = max(1, min(512, self._longest // 3))
+        seen = await self._measured("speed", Load(1, context, room))
+        if seen.decoded is None:  # steps that only the engine counts take longer to be told
+            longer = max(room, min(16 * room, self._room - context - 1))
+            seen = await self._measured("speed", Load(1, context, longer))
         decoded = seen.decoded
+        if decoded is None:
+            raise CalibrationError("not_told", f"the steps are not known: {seen.because}")
         step = decoded.seconds / decoded.steps
         rate = (seen.prompt_tokens or context) / max(1e-3, seen.first_token or step)
-        return Pace(step / self._bytes_of(decoded), rate)
+        return Pace(step / self._bytes_of(decoded), rate, decoded.tokens_per_step)
+
+    async def _measured(self, what: str, load: Load) -> Measured:
+        self._progress(what, self._passed() / self._at_most)
+        return await self._bench.measure(load)
 
     async def _steps(self, sequences: int, context: int, pace: Pace, share: float) -> None:
         read = self._bytes_of(
             Decoded(steps=1, seconds=1, sequences=sequences, context=sequences * context)
         )
         steps = self._at_most * _OF_ONE_LOAD / (read * pace.seconds_per_byte)
-        tokens = plan.tokens_for(sequences, context, steps, self._room - context - 1)
+        tokens = plan.tokens_for(sequences, context, steps, pace, self._room - context - 1)
         load = Load(sequences, context, tokens)
         if self._fits(load, read, pace, share):
             await self._measure(load, f"{sequences} x {context} tokens of context")
 
     async def _measure(self, load: Load, what: str) -> None:
-        self._progress(what, self._passed() / self._at_most)
-        seen = await self._bench.measure(load)
+        seen = await self._measured(what, load)
         if load.tokens > 1:
             self._take_steps(seen, load)
         if seen.prompt_tokens and seen.first_token:
-            work = StepWork(steps=0, bytes=0, sequence_steps=0, prompt_tokens=seen.prompt_tokens)
+            work = StepWork(
+                steps=0, bytes=0, sequence_steps=0, prompt_tokens=seen.prompt_tokens, prompts=1
+            )
             self.found.observations.append(Observation(work, seen.first_token, starts=1.0))
         await self._nobody_else()
 

@@ -18,20 +18,24 @@ _LEAST_STEPS, _MOST_STEPS = 16, 300
 _BETWEEN = 0.3
 """Seconds that a load takes beside its steps and prompts."""
 
-_PROMPTS = (128, 512, 2048, 256, 1024, 4096, 8192)
+_PROMPTS = (512, 2048, 8192, 1024, 4096, 16_384)
 
 
 @dataclass(slots=True)
 class Pace:
-    """What is known of the engine's speed so far: step [s] by bytes, prompts [tokens/s]."""
+    """What is known of the engine's speed so far: step [s] by bytes, prompts [tokens/s], tokens
+    that a sequence gains in a step.
+    """
 
     seconds_per_byte: float
     prompt_tokens_per_second: float
+    tokens_per_step: float = 1.0
 
     def seconds(self, load: Load, read: float) -> float:
         """About how long a load takes whose steps read so many bytes."""
         prompts = load.sequences * load.context / self.prompt_tokens_per_second
-        return load.tokens * read * self.seconds_per_byte + prompts + _BETWEEN
+        steps = load.tokens / self.tokens_per_step
+        return steps * read * self.seconds_per_byte + prompts + _BETWEEN
 
 
 def loads(longest: int, affordable: float) -> Iterator[tuple[int, int]]:
@@ -63,11 +67,11 @@ def prompts(longest: int) -> Iterator[int]:
     yield from (*lengths, *lengths)
 
 
-def tokens_for(sequences: int, context: int, steps: float, room: int) -> int:
+def tokens_for(sequences: int, context: int, steps: float, pace: Pace, room: int) -> int:
     """Length of the answers: about so many steps after the last sequence has joined.
 
     While prompts are computed in parts, the first sequences decode already.
     """
     joining = 8 + sequences * context // 512 if sequences > 1 else 2
     wanted = round(min(_MOST_STEPS, max(_LEAST_STEPS, steps)))
-    return max(1, min(room, joining + wanted))
+    return max(1, min(room, round((joining + wanted) * pace.tokens_per_step)))

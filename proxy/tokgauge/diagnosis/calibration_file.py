@@ -125,8 +125,8 @@ def _check(path: Path, fitted: Fitted) -> None:
     sound = (
         all(0 <= interval.low <= interval.high for interval in known)
         and constants.bandwidth.low > 0
-        and len(fitted.coefficients) == len(fitted.covariance) == 4
-        and all(len(row) == 4 for row in fitted.covariance)
+        and len(fitted.coefficients) == len(fitted.covariance) == 5
+        and all(len(row) == 5 for row in fitted.covariance)
         and all(value >= 0 for value in (*fitted.coefficients, fitted.scatter, fitted.quantile))
     )
     if not sound:

@@ -71,7 +71,8 @@ class StepWork:
     """What an engine did in some time. bytes: read by all steps, of all GPUs that serve a step.
 
     sequence_steps: running sequences, summed over the steps. prompt_tokens: computed in them, those
-    that the prefix cache gave left out. decoded_tokens: computed of what is decoded, drafts that
+    that the prefix cache gave left out; prompts: how many prompts these are, 0 where nobody tells.
+    decoded_tokens: computed of what is decoded, drafts that
     were verified too.
     """
 
@@ -79,6 +80,7 @@ class StepWork:
     bytes: float
     sequence_steps: float
     prompt_tokens: float = 0.0
+    prompts: float = 0.0
     decoded_tokens: float = 0.0
 
     def ideal_seconds(self, bandwidth: float) -> float:
@@ -207,5 +209,6 @@ def total(parts: Iterable[StepWork]) -> StepWork:
         bytes=sum(part.bytes for part in known),
         sequence_steps=sum(part.sequence_steps for part in known),
         prompt_tokens=sum(part.prompt_tokens for part in known),
+        prompts=sum(part.prompts for part in known),
         decoded_tokens=sum(part.decoded_tokens for part in known),
     )

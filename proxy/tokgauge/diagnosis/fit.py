@@ -1,9 +1,11 @@
 """The constants of the expected time from what was observed: work and how long it took.
 
-    t = n t0 + s t_seq + bytes / B_eff + prompt tokens / P_eff + answers begun x their start
+    t = n t0 + s t_seq + bytes / B_eff + prompt tokens c_token + pairs c_pair + starts x t_start
 
 By least squares with relative errors (`linear`), no constant below 0 and no bandwidth above the
-cards' own. The last term is for times to a first token that were seen from outside: HTTP,
+cards' own. Attention compares each token of a prompt with all before it, so a long prompt takes
+longer than its tokens tell: pairs, half the square of its length. P_eff is told of prompts of a
+usual length. The last term is for times to a first token that were seen from outside: HTTP,
 tokenising and one pass over the weights, whatever the length of the prompt. Pure.
 """
 
@@ -19,11 +21,24 @@ from tokgauge.diagnosis.linear import Matrix, Solution, solve
 
 Constant = Literal["fixed", "per_sequence", "bandwidth", "prefill"]
 
-_MATTERS = 0.25
+_MATTERS = 0.5
 """A constant is told where its error is no larger than this share of all that was observed …"""
 
 _TOLD = 0.30
 """… or than this share of itself."""
+
+_PART = 2048
+"""Tokens of a prompt that an engine computes in one step, where it is longer: vLLM's smallest usual
+limit."""
+
+_READS = 2.0
+"""A prompt that takes less than so many times the shortest one shows reading, not computing."""
+
+_ENOUGH = 6
+"""Prompts that show computing; with fewer, the short ones count too."""
+
+_USUAL_PROMPT = 2048
+"""Tokens of the prompts that P_eff is told of; longer ones take more for each token."""
 
 _VARIES = 1.3
 """Amounts of a step that are less than so many times apart hardly vary."""
@@ -61,8 +76,9 @@ class NotTold:
 class Fitted:
     """Constants that were observed together: `Costs`.
 
-    coefficients and covariance: of t0 [s], t_seq [s], 1 / B_eff [s/byte], 1 / P_eff [s/token], 0
-    for a prefill that is not told. scatter, prompt_scatter: how far off new work is, as a share.
+    coefficients and covariance: of t0 [s], t_seq [s], 1 / B_eff [s/byte], c_token [s]
+    and c_pair [s], these 0 for a prefill that is not told. longest_prompt: that was observed
+    [tokens], 0 for none. scatter, prompt_scatter: how far off new work is, as a share.
     largest_batch: of a step that was observed, on average over its observation.
     """
 
@@ -73,6 +89,7 @@ class Fitted:
     prompt_scatter: float
     quantile: float
     largest_batch: float
+    longest_prompt: float
     observations: int
     missing: tuple[Missing, ...] = ()
 
@@ -83,21 +100,38 @@ class Fitted:
         """
         if work.prompt_tokens and self.constants.prefill is None:
             return None
-        amounts = (work.steps, work.sequence_steps, work.bytes, work.prompt_tokens)
+        pairs = _pairs(work)
+        if not work.prompts:  # between none and those of the longest prompts
+            pairs = work.prompt_tokens * self.longest_prompt / 4
+        amounts = (work.steps, work.sequence_steps, work.bytes, work.prompt_tokens, pairs)
         parts = [amount * c for amount, c in zip(amounts, self.coefficients, strict=True)]
-        variance = sum(
-            amounts[i] * amounts[j] * self.covariance[i][j] for i in range(4) for j in range(4)
-        )
-        fixed, reading, prompts = parts[0] + parts[1], parts[2], parts[3]
+        size = range(len(amounts))
+        variance = sum(amounts[i] * amounts[j] * self.covariance[i][j] for i in size for j in size)
+        fixed, reading, prompts = parts[0] + parts[1], parts[2], parts[3] + parts[4]
         variance += (self.scatter * (fixed + reading)) ** 2 + (self.prompt_scatter * prompts) ** 2
         error = self.quantile * math.sqrt(variance)
-        longest = fixed + reading + prompts
+        # Prompts whose lengths differ as by chance have twice the pairs of equal ones.
+        longest = fixed + reading + prompts + parts[4]
         if work.sequence_steps > self.largest_batch * work.steps:
             decoding = work.decoded_tokens * self.coefficients[3]
             longest += max(0.0, decoding - reading)
-        # Reading and computing of a step may overlap.
-        shortest = fixed + max(reading, prompts)
+        shortest = fixed + reading + prompts - min(_hidden(work, reading), prompts)
+        if not work.prompts:
+            shortest -= parts[4]
         return Interval(max(shortest - error, shortest / 10), longest + error)
+
+
+def _hidden(work: StepWork, reading: float) -> float:
+    """Seconds of reading that may overlap with computing: in the steps that do both."""
+    if not work.prompts or not work.steps:
+        return reading
+    mixed = work.prompts + work.prompt_tokens / _PART
+    return reading * min(1.0, mixed / work.steps)
+
+
+def _pairs(work: StepWork) -> float:
+    """As if all prompts were as long as their mean; more where they differ."""
+    return work.prompt_tokens**2 / (2 * work.prompts) if work.prompts else 0.0
 
 
 def fit(
@@ -118,21 +152,55 @@ def fit(
     if decode is None:
         return NotTold((_few("bandwidth", len(steps)),))
     computing, prompt_scatter = None, decode.scatter
-    found = _solved(prompts, [(o.work.prompt_tokens, o.starts) for o in prompts], (0.0, 0.0))
+    prompts = _showing_computing(prompts)
+    found = _of_prompts(prompts)
     if found is not None:
-        computing = (found.coefficients[0], found.covariance[0][0])
+        computing = _Computing(found.coefficients[:2], found.covariance)
         prompt_scatter = found.scatter
     elif mixed:
-        computing = (decode.coefficients[3], decode.covariance[3][3])
+        rate, error = decode.coefficients[3], decode.covariance[3][3]
+        computing = _Computing((rate, 0.0), ((error, 0.0), (0.0, 0.0)))
     missing = [m for m in _missing(steps, decode, bandwidth) if m is not None]
     quantile = max(decode.quantile, found.quantile if found is not None else 0.0)
-    if computing is None or quantile * math.sqrt(computing[1]) > _TOLD * computing[0]:
+    of_a_token = computing.of_a_token(quantile) if computing is not None else None
+    if of_a_token is None:
         computing = None
         missing.append(_prefill_missing(prompts or [o for o in steps if o.work.prompt_tokens]))
     if any(m.constant != "prefill" for m in missing):
         return NotTold(tuple(missing))
-    return _fitted(steps, decode, computing, prompt_scatter, quantile, missing, source, bandwidth,
-                   mixed=mixed and found is None, count=len(useful))  # fmt: skip
+    longest = max((o.work.prompt_tokens for o in prompts), default=0.0)
+    return _fitted(steps, decode, computing, of_a_token, prompt_scatter, quantile, missing,
+                   source, bandwidth, mixed=mixed and found is None, count=len(useful),
+                   longest_prompt=longest)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Computing:
+    """What prompts cost: c_token and c_pair [s], and the covariance of both."""
+
+    coefficients: tuple[float, ...]
+    covariance: Matrix
+
+    def of_a_token(self, quantile: float) -> Interval | None:
+        """Seconds, in a usual prompt; None where that is not told."""
+        pairs = _USUAL_PROMPT / 2
+        (rate, pair), of = self.coefficients, self.covariance
+        value = rate + pair * pairs
+        variance = of[0][0] + 2 * pairs * of[0][1] + pairs**2 * of[1][1]
+        error = quantile * math.sqrt(max(0.0, variance))
+        return _interval(value, error) if error <= _TOLD * value else None
+
+
+def _showing_computing(prompts: list[Observation]) -> list[Observation]:
+    """A short prompt takes one pass over the weights, whatever its length: it shows none."""
+    shortest = min((o.seconds / o.starts for o in prompts), default=0.0)
+    longer = [o for o in prompts if o.seconds / o.starts > _READS * shortest]
+    return longer if len(longer) >= _ENOUGH else prompts
+
+
+def _of_prompts(prompts: Sequence[Observation]) -> Solution | None:
+    rows = [(o.work.prompt_tokens, _pairs(o.work), o.starts) for o in prompts]
+    return _solved(prompts, rows, (0.0, 0.0, 0.0))
 
 
 def _solved(
@@ -155,22 +223,26 @@ def _least(bandwidth: float | None) -> tuple[float, ...]:
 
 
 def _fitted(
-    steps: Sequence[Observation], decode: Solution, computing: tuple[float, float] | None,
+    steps: Sequence[Observation], decode: Solution, computing: _Computing | None,
+    of_a_token: Interval | None,
     prompt_scatter: float, quantile: float, missing: Sequence[Missing],
-    source: Literal["calibrated", "fitted"], bandwidth: float | None, *, mixed: bool, count: int,
+    source: Literal["calibrated", "fitted"], bandwidth: float | None, *, mixed: bool,
+    longest_prompt: float, count: int,
 ) -> Fitted:  # fmt: skip
-    c = [*decode.coefficients[:3], computing[0] if computing is not None else 0.0]
-    covariance = [[0.0] * 4 for _ in range(4)]
+    c = [*decode.coefficients[:3], *(computing.coefficients if computing else (0.0, 0.0))]
+    covariance = [[0.0] * 5 for _ in range(5)]
     known = 4 if mixed and computing is not None else 3
     for i in range(known):
         for j in range(known):
             covariance[i][j] = decode.covariance[i][j]
     if computing is not None:
-        covariance[3][3] = computing[1]
+        for i in range(2):
+            for j in range(2):
+                covariance[3 + i][3 + j] = computing.covariance[i][j]
     within = [_interval(value, quantile * math.sqrt(covariance[i][i])) for i, value in enumerate(c)]
     prefill = None
-    if computing is not None:
-        prefill = Interval(1 / within[3].high, 1 / within[3].low)
+    if of_a_token is not None:
+        prefill = Interval(1 / of_a_token.high, 1 / of_a_token.low)
     slowest = 1 / within[2].high
     fastest = 1 / within[2].low if within[2].low > 0 else math.inf
     return Fitted(
@@ -187,6 +259,7 @@ def _fitted(
         prompt_scatter=prompt_scatter,
         quantile=quantile,
         largest_batch=max(o.work.sequence_steps / o.work.steps for o in steps),
+        longest_prompt=longest_prompt,
         observations=count,
         missing=tuple(missing),
     )

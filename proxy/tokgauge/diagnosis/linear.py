@@ -17,6 +17,9 @@ _FAR = 2.5
 """Times the usual scatter at which a row counts half of what it would."""
 
 _LEAST_SCATTER = 0.01
+_MOST, _Z_OF_MOST = 0.9, 1.644854
+"""Share of rows that lie within so many standard errors; hiccups are fewer than the others."""
+
 _Z = 1.959964  # 95 % of a normal distribution lie within
 
 Matrix = tuple[tuple[float, ...], ...]
@@ -61,12 +64,12 @@ def solve(
     for _ in range(_ROUNDS):
         found = _bounded(scaled, counts, floor)
         off = [1 - _dot(row, found) for row in scaled]
-        usual = _FAR * max(_LEAST_SCATTER, 1.4826 * _middle([abs(r) for r in off], weights))
+        usual = _FAR * max(_LEAST_SCATTER, 1.4826 * _quantile(0.5, [abs(r) for r in off], weights))
         counts = [w / (1 + (r / usual) ** 2) for w, r in zip(weights, off, strict=True)]
     free = sum(counts) / max(counts) - len(least)
     if free < _LEAST_FREE:
         return None
-    return _with_errors(scaled, counts, found, units, free)
+    return _with_errors(scaled, weights, counts, found, units, free)
 
 
 _LEAST_FREE = 2.0
@@ -75,6 +78,7 @@ _LEAST_FREE = 2.0
 
 def _with_errors(
     scaled: list[list[float]],
+    weights: Sequence[float],
     counts: list[float],
     found: list[float],
     units: list[float],
@@ -89,7 +93,10 @@ def _with_errors(
         for row, count in zip(scaled, counts, strict=True)
     ]
     mean = sum(c * r * r for c, r in zip(counts, left_out, strict=True)) / sum(counts)
-    scatter = max(_LEAST_SCATTER, math.sqrt(mean))
+    # Rows that are off because the truth is not straight, counted little; new
+    # ones will be as far off.
+    most = _quantile(_MOST, [abs(r) for r in left_out], weights)
+    scatter = max(_LEAST_SCATTER, math.sqrt(mean), most / _Z_OF_MOST)
     per_row = [[products[i][j] / scatter**2 for j in size] for i in size]
     covariance = _inverse(_plus_diagonal(per_row, 1.0))
     return Solution(
@@ -164,11 +171,11 @@ def _dot(a: Sequence[float], b: Sequence[float]) -> float:
     return sum(x * y for x, y in zip(a, b, strict=True))
 
 
-def _middle(values: Sequence[float], weights: Sequence[float]) -> float:
-    """The weighted median."""
-    half, passed = sum(weights) / 2, 0.0
+def _quantile(share: float, values: Sequence[float], weights: Sequence[float]) -> float:
+    """Weighted: the smallest value that such a share of them does not exceed."""
+    wanted, passed = share * sum(weights), 0.0
     for value, weight in sorted(zip(values, weights, strict=True)):
         passed += weight
-        if passed >= half:
+        if passed >= wanted:
             return value
     return 0.0

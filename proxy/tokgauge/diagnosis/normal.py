@@ -108,6 +108,7 @@ def works(inputs: Inputs, work: Work, step: StepBytes) -> tuple[StepWork, StepWo
             bytes=work.steps * step.total(),
             sequence_steps=sequences,
             prompt_tokens=tokens,
+            prompts=work.prompts,
             decoded_tokens=sequences * (verified or shape.tokens_per_step or 1.0),
         )
 

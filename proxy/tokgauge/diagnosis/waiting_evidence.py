@@ -67,7 +67,9 @@ def _prefill(inputs: Inputs) -> Prefill | None:
         return None
 
     def seconds(tokens: float) -> Interval:
-        prompt = StepWork(steps=1, bytes=step.total(), sequence_steps=1, prompt_tokens=tokens)
+        prompt = StepWork(
+            steps=1, bytes=step.total(), sequence_steps=1, prompt_tokens=tokens, prompts=1
+        )
         found = costs.expected(prompt)
         assert found is not None  # noqa: S101 - the rate is known
         return found

@@ -98,8 +98,9 @@ class Work:
 
     steps: engine steps while it decoded. busy_seconds: time in which it decoded. steps_source: the
     engine's own count, or the event rate of the streams. working_seconds: time in which it decoded
-    or computed a prompt. prompt_tokens: computed in that time; None when nobody tells. uncounted:
-    what of it may have gone into things that are not counted here [s].
+    or computed a prompt. prompt_tokens: computed in that time; None when nobody tells. prompts:
+    that they belong to, 0 when nobody tells. uncounted: what of it may have gone into things that
+    are not counted here [s].
     """
 
     steps: float
@@ -108,6 +109,7 @@ class Work:
     steps_source: Literal["engine", "streams"]
     shape: StepShape
     prompt_tokens: Interval | None = None
+    prompts: float = 0.0
     uncounted: float = 0.0
 
     @property
@@ -178,7 +180,8 @@ def _by_the_engine(
     working = busy + decoded.solo_wait_seconds
     sequences = decoded.sequence_seconds / busy if busy else 0.0
     loaded = [page.reading for page in seen.pages if page.reading.running]
-    if not traffic_is_ours(seen.pages):
+    ours = traffic_is_ours(seen.pages)
+    if not ours:
         # How long it was busy is only known when it always was.
         if len(loaded) < len(seen.pages):
             return NoEfficiency(why="traffic_of_others")
@@ -192,6 +195,7 @@ def _by_the_engine(
         busy_seconds=busy,
         working_seconds=busy if prompts is None else working,
         prompt_tokens=prompts,
+        prompts=decoded.first_tokens / engines if ours else 0.0,
         uncounted=decoded.shared_wait_seconds
         if prompts is None
         else min(decoded.first_tokens * _START, decoded.solo_wait_seconds),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 
 from tokgauge.diagnosis import typical
 from tokgauge.diagnosis.expected_time import FAR, Interval
 
 from docs.evidence import EXAMPLES, Measured, card_named, decoding, prompts
+
+MISTAKEN = Path(__file__).parent / "mistaken.tsv"
 
 _CONSTANTS: tuple[tuple[str, Interval, str, str], ...] = (
     (
@@ -34,6 +38,12 @@ _CONSTANTS: tuple[tuple[str, Interval, str, str], ...] = (
         "%",
         "one 4-bit model takes 17, 45 or 59 ms a step on an L4 by its kernel (arXiv 2605.30571); "
         "the last two are slow",
+    ),
+    (
+        "of that, where experts are read",
+        typical.EXPERTS_READ,
+        "%",
+        "gpt-oss-20b on a GB10: 64.5 % with two streams, 79.1 % with one",
     ),
     (
         "of a bandwidth measured by reading (`gpu_measured_bandwidth`)",
@@ -146,10 +156,21 @@ def _percent(interval: Interval) -> str:
     return f"{low} %" if low == high else f"{low}-{high} %"
 
 
+def mistaken_table() -> Iterator[str]:
+    """The lines of mistaken.tsv, which `python -m tests.situations --record` writes."""
+    with MISTAKEN.open(encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file, delimiter="\t"))
+    yield "| what is wrong | situations | right | mistaken for |"
+    yield "| --- | --- | --- | --- |"
+    for line in lines:
+        yield f"| {line['wrong']} | {line['situations']} | {line['right']} | {line['mistaken']} |"
+
+
 NORMAL_TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "constants": constants_table,
     "examples": examples_table,
     "decoding": decoding_table,
     "prompts": prompts_table,
+    "mistaken": mistaken_table,
 }
 """Part of docs/normal.md → what stands between its marks."""

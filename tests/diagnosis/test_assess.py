@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tokgauge.diagnosis.answers import Answers
 from tokgauge.diagnosis.assess import assess
 from tokgauge.diagnosis.decoding import Decoded
 from tokgauge.diagnosis.inputs import Inputs, ModelBytes, Page, StreamSeen, WindowSeen
+from tokgauge.diagnosis.verdict import CauseKind
 from tokgauge.diagnosis.work import WhyNoEfficiency
 from tokgauge.engine.metrics_page import EngineRates, EngineReading
 from tokgauge.gpu.bandwidth import Bandwidth
 from tokgauge.gpu.catalogue import match_card
+from tokgauge.gpu.readings import GpuReading
 from tokgauge.model.ceiling import ComputeRoof
 from tokgauge.model.kv import kv_from_bytes_per_token
 from tokgauge.model.weights import Streamed, WeightsFound, WeightsUnknown
@@ -157,3 +160,73 @@ def test_long_contexts_move_the_batch_at_which_computing_is_the_limit(
     assert found.speed.evidence.ridge_batch == pytest.approx(ridge, abs=0.6)
     assert found.speed.causes == causes
     assert ("compute_bound" in found.speed.ruled_out) is (not causes)
+
+
+READING = GpuReading(
+    0, name="NVIDIA RTX A6000", memory_total_bytes=48 * 1024**3, utilization_ratio=1.0,
+    memory_clock_mhz=8001, max_memory_clock_mhz=8001, memory_bus_bits=384,
+)  # fmt: skip
+
+
+def slow(factor: float, utilization: float = 1.0, **more: Any) -> Inputs:
+    """Steps take so many times as long as in the founding run, on a GPU that serves nobody else."""
+    rates = replace(
+        RATES, steps_per_second_per_engine=40.6 / factor, prompt_tokens_per_second=0.0,
+        computed_prompt_tokens_per_second=0.0,
+    )  # fmt: skip
+    inputs = replace(
+        ALL, roof=ROOF, seen=replace(WINDOW, rates=rates), contention="none",
+        gpus=(replace(READING, utilization_ratio=utilization),),
+    )  # fmt: skip
+    return replace(inputs, **more)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "causes"),
+    [
+        (slow(3.0, utilization=1.0), ("slow_card",)),
+        (slow(3.0, utilization=0.35), ("cpu_bound", "slow_engine")),
+        (slow(3.0, utilization=0.82), ("slow_card",)),
+        (slow(1.12), ()),
+        (slow(3.0, contention="active_neighbours"), ("active_neighbour",)),
+        (slow(3.0, gpus=()), ()),
+    ],
+    ids=[
+        "kernels run all the time", "the GPU rests", "the GPU rests as usual",
+        "as slow as kernels that are not fused", "others may be what runs", "nobody tells",
+    ],
+)  # fmt: skip
+def test_one_window_tells_by_the_resting_gpu_what_is_slow(
+    inputs: Inputs, causes: tuple[CauseKind, ...]
+) -> None:
+    assert assess(inputs).speed.causes == causes
+
+
+def test_a_low_clock_comes_behind_an_engine_that_lets_its_gpu_rest() -> None:
+    low = replace(READING, utilization_ratio=0.2, memory_clock_mhz=5001)
+    assert assess(slow(4.0, gpus=(low,))).speed.causes[-1] == "memory_clock_low"
+    working = replace(low, utilization_ratio=1.0)
+    assert assess(slow(4.0, gpus=(working,))).speed.causes[0] == "memory_clock_low"
+
+
+@pytest.mark.parametrize(("times", "first"), [(3.0, "wrong_ceiling_inputs"), (1.0, None)])
+def test_a_bandwidth_that_was_set_wrongly_is_held_against_the_card(
+    times: float, first: CauseKind | None
+) -> None:
+    """A setting that makes a healthy engine slow is what is wrong with it."""
+    as_set = replace(A6000, source="settings", bytes_per_second=768e9 * times)
+    speed = assess(slow(1.0, bandwidth=as_set)).speed
+    assert (speed.causes[0] if speed.causes else None) == first
+
+
+def test_a_prompt_that_is_counted_when_it_is_done_accuses_nobody_before() -> None:
+    """An engine counts a prompt with its first token: seconds of computing lie before it."""
+    window = slow(1.6).seen
+    assert isinstance(window, WindowSeen)
+    last = EngineReading(at=30.0, running=2, waiting=0)
+    waited = replace(DECODED, open_wait_seconds=14.0)
+    begun = assess(slow(1.6, seen=replace(window, decoded=waited, last=last)))
+    assert begun.speed.level == "healthy"
+    queued = replace(last, waiting=1)
+    behind = assess(slow(1.6, seen=replace(window, decoded=waited, last=queued)))
+    assert behind.speed.level != "healthy", "who waits in a queue has nothing computed"

@@ -47,3 +47,18 @@ def test_whole_answers_are_decoded_and_not_counted() -> None:
     seen = DecodingWatch(99.0).look(102.0, [exchange.progress()])
     assert (seen.busy_seconds, seen.uncounted_seconds) == (2, 2)
     assert merge([seen, seen]).uncounted_seconds == 4
+
+
+def test_who_still_waits_at_the_end_is_told_with_since_when() -> None:
+    exchange = RequestTimeline(
+        exchange_id="1", method="POST", route="chat_completions", opened_at=99.0,
+        gap_bounds=(1.0,), observed_body_bytes=1000,
+    )  # fmt: skip
+    exchange.request_received(99.0, RequestParams(stream=True), None)
+    exchange.request_sent(99.0)
+    watch = DecodingWatch(100.0)
+    waiting = watch.look(102.0, [exchange.progress()])
+    later = watch.look(104.0, [])
+    assert waiting.open_wait_seconds == 3
+    assert merge([waiting, later]).open_wait_seconds == 0
+    assert merge([later, waiting]).open_wait_seconds == 3

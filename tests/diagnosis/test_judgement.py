@@ -661,8 +661,8 @@ SITUATIONS = [
         "suspect",
         causes=(
             "active_neighbour", "memory_clock_low", "preemption", "long_prefills",
-            "compute_bound", "cpu_bound", "slow_engine", "slow_card", "slow_prefill",
-            "wrong_ceiling_inputs",
+            "compute_bound", "cpu_bound", "slow_engine", "wrong_ceiling_inputs", "slow_card",
+            "slow_prefill",
         ),
         ruled_out=(),
     ),

@@ -32,6 +32,8 @@ class Gpu:
     """Share of the full one."""
     neighbours: tuple[float, ...]
     """Share of the time in which each other process ran [0 to 1]."""
+    kernels: float
+    """Share of the last second in which a kernel of the engine ran, if it had the card alone."""
 
 
 @dataclass(slots=True)
@@ -139,7 +141,23 @@ class Engine:
 
     def gpu(self) -> Gpu:
         share = self.conditions.neighbour
-        return Gpu(self.conditions.memory_clock, (share,) if share else ())
+        return Gpu(self.conditions.memory_clock, (share,) if share else (), self._kernels())
+
+    def _kernels(self) -> float:
+        """Over the steps that ended in the last second, or the one under way."""
+        log, found = self.log, 0.0
+        index = len(log.ends) - 1
+        while index >= 0 and log.ends[index] > self.time - 1.0:
+            decodes, contexts = log.decodes[index], log.contexts[index]
+            chunks = [(0, log.prompt_tokens[index])] if log.prompt_tokens[index] else []
+            longest = contexts // decodes if decodes else 0
+            took = self.machine.kernel_seconds(decodes, contexts, longest, chunks)
+            began = max(log.ends[index] - log.seconds[index], self.time - 1.0)
+            found += min(1.0, took / log.seconds[index]) * (log.ends[index] - began)
+            index -= 1
+        if index == len(log.ends) - 1 and self._step is not None:
+            return 1.0
+        return min(1.0, found)
 
     # What the world does
 

@@ -122,13 +122,8 @@ class Machine:
         taken: float,
     ) -> float:
         truth = self._truth
-        tokens = decodes * (1 + truth.draft_tokens) + sum(own for _, own in chunks)
-        gpu = self._weights(tokens) + self._attention(contexts, longest, chunks)
-        if truth.model.experts:
-            gpu += self._expert_seconds(tokens, spread)
-        gpu += self._after(decodes * (1 + truth.draft_tokens) + len(chunks))
-        if truth.draft_tokens:
-            gpu += self._drafting()
+        gpu = self._kernels(decodes, contexts, longest, chunks, spread)
+        tokens = self._computed(decodes, chunks)
         launching = self._launching(tokens) * self._conditions.stolen_cpu
         gpu = max(gpu / (1 - taken), launching)
         sequences = decodes + len(chunks)
@@ -139,6 +134,28 @@ class Machine:
             exposed = truth.exposed * self._conditions.stolen_cpu
             return max(gpu, cpu) + exposed + grammar
         return gpu + cpu + grammar
+
+    def kernel_seconds(
+        self, decodes: int, contexts: int, longest: int, chunks: Sequence[Chunk] = ()
+    ) -> float:
+        """How long kernels of the step run, if nobody else's do; see `seconds`."""
+        return self._kernels(decodes, contexts, longest, chunks, 1.0)
+
+    def _computed(self, decodes: int, chunks: Sequence[Chunk]) -> int:
+        return decodes * (1 + self._truth.draft_tokens) + sum(own for _, own in chunks)
+
+    def _kernels(
+        self, decodes: int, contexts: int, longest: int, chunks: Sequence[Chunk], spread: float
+    ) -> float:
+        truth = self._truth
+        tokens = self._computed(decodes, chunks)
+        gpu = self._weights(tokens) + self._attention(contexts, longest, chunks)
+        if truth.model.experts:
+            gpu += self._expert_seconds(tokens, spread)
+        gpu += self._after(decodes * (1 + truth.draft_tokens) + len(chunks))
+        if truth.draft_tokens:
+            gpu += self._drafting()
+        return gpu
 
     def _weights(self, tokens: int) -> float:
         """All kernels of the layers but attention and experts."""

@@ -54,6 +54,14 @@ class Request:
         return list(self._amounts)
 
     @property
+    def events(self) -> int:
+        return sum(stop - first for first, stop in self._spans)
+
+    @property
+    def first_event_at(self) -> float | None:
+        return self._step_ends[self._spans[0][0]] + self._delay if self._spans else None
+
+    @property
     def last_event_at(self) -> float | None:
         return self._step_ends[self._spans[-1][1] - 1] + self._delay if self._spans else None
 

@@ -12,11 +12,18 @@ from tokgauge.diagnosis.evidence import (
     slow_parts,
     works_all_the_time,
 )
+from tokgauge.diagnosis.expected_time import SlowPart
 from tokgauge.diagnosis.verdict import CauseKind
 
 THERMAL = frozenset({"sw_thermal_slowdown", "hw_thermal_slowdown"})
 POWER_BRAKE = "hw_power_brake_slowdown"
 POWER_CAP = "sw_power_cap"
+
+_ENGINE: frozenset[CauseKind] = frozenset(("cpu_bound", "slow_engine"))
+_ONLY_ENGINE: frozenset[SlowPart] = frozenset(("engine",))
+_OF_THE_GPU: frozenset[CauseKind] = frozenset(
+    ("thermal_throttling", "power_throttling", "hardware_slowdown", "memory_clock_low")
+)
 
 _PREFILL_MATTERS = 0.15
 """Share of the time that prompts take which nobody has counted."""
@@ -27,7 +34,11 @@ _GPU_WAITS = 0.80
 
 def causes_of(e: Evidence) -> tuple[CauseKind, ...]:
     """What the evidence names, most likely first."""
-    return tuple(cause for find in _FINDERS if (cause := find(e)) is not None)
+    found = dict.fromkeys(cause for find in _FINDERS if (cause := find(e)) is not None)
+    if _ENGINE & found.keys() and slow_parts(e) == _ONLY_ENGINE:
+        # The GPU's own work explains none of it, however low its clock.
+        return tuple(sorted(found, key=lambda cause: cause in _OF_THE_GPU))
+    return tuple(found)
 
 
 def ruled_out_by(e: Evidence) -> tuple[CauseKind, ...]:
@@ -95,9 +106,11 @@ def _compute_bound(e: Evidence) -> CauseKind | None:
 
 
 def _cpu_bound(e: Evidence) -> CauseKind | None:
+    """A GPU that waits in a slow window; with short steps some of that is usual."""
     if e.gpu_utilization is None or e.gpu_utilization >= _GPU_WAITS or not works_all_the_time(e):
         return None
-    return "cpu_bound"
+    told = slow_parts(e)
+    return "cpu_bound" if told is None or "engine" in told else None
 
 
 def _slow_engine(e: Evidence) -> CauseKind | None:
@@ -112,6 +125,12 @@ def _slow_prefill(e: Evidence) -> CauseKind | None:
     return "slow_prefill" if "prefill" in (slow_parts(e) or ()) else None
 
 
+def _wrong_bandwidth(e: Evidence) -> CauseKind | None:
+    """It explains all of it, where the other source of the bandwidth is right."""
+    explains = e.normal is not None and e.normal.normal_by_the_other_bandwidth
+    return "wrong_ceiling_inputs" if explains and _wrong_inputs(e) else None
+
+
 def _wrong_inputs(e: Evidence) -> CauseKind | None:
     return "wrong_ceiling_inputs" if disagreements(e, "higher") else None
 
@@ -119,14 +138,15 @@ def _wrong_inputs(e: Evidence) -> CauseKind | None:
 _FINDERS: tuple[Callable[[Evidence], CauseKind | None], ...] = (
     _active_neighbour,
     _throttling,
+    _wrong_bandwidth,
     _cache_pressure,
     _long_prefills,
     _compute_bound,
     _cpu_bound,
     _slow_engine,
+    _wrong_inputs,
     _slow_card,
     _slow_prefill,
-    _wrong_inputs,
 )
 
 

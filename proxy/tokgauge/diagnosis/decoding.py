@@ -24,7 +24,7 @@ class Decoded:
     does not bound it. uncounted_seconds: of sequence_seconds, those of exchanges whose tokens do
     not show as events. solo_wait_seconds: in which somebody waited for a first token and nobody
     decoded; shared_wait_seconds: the same while others decoded. first_tokens: requests whose first
-    token came.
+    token came. open_wait_seconds: for how long somebody has been waiting for one at the end.
     """
 
     seconds: float
@@ -39,6 +39,7 @@ class Decoded:
     solo_wait_seconds: float = 0.0
     shared_wait_seconds: float = 0.0
     first_tokens: int = 0
+    open_wait_seconds: float = 0.0
 
 
 NOTHING = Decoded(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0)
@@ -77,6 +78,7 @@ class DecodingWatch:
         most: float | None = 0.0  # token-seconds
         least = 0.0
         waiting = 0
+        open_wait = 0.0
         for exchange in (*ended, *running):
             span = exchange.decode_span(now)
             waited = max(exchange.opened_at, start), now if span is None else min(span[0], now)
@@ -84,6 +86,7 @@ class DecodingWatch:
                 waits.append(_Span(*waited, 1))
             if span is None:
                 waiting += 1
+                open_wait = max(open_wait, now - exchange.opened_at)
                 continue
             first_tokens += span[0] > start
             first, last = max(span[0], start), min(span[1], now)
@@ -121,6 +124,7 @@ class DecodingWatch:
             solo_wait_seconds=solo,
             shared_wait_seconds=_union(waits) - solo,
             first_tokens=first_tokens,
+            open_wait_seconds=open_wait,
         )
 
 
@@ -156,4 +160,5 @@ def merge(parts: Collection[Decoded]) -> Decoded:
         solo_wait_seconds=sum(part.solo_wait_seconds for part in parts),
         shared_wait_seconds=sum(part.shared_wait_seconds for part in parts),
         first_tokens=sum(part.first_tokens for part in parts),
+        open_wait_seconds=[part.open_wait_seconds for part in parts][-1],
     )

@@ -20,10 +20,10 @@ FAR = 0.75
 """Below this part of the lower end of the normal range a share is suspect: on the founding case (7B
 in 16 bits on an RTX A6000) that is the founding text's 50 %."""
 
-TELLS_NOTHING = 4.0
+TELLS_NOTHING = 4.2
 """A normal range whose ends are so many times apart calls hardly anything slow: nothing is judged.
 
-The widest ranges of docs/normal.md, small models on eight cards, are 3.8 wide."""
+The widest ranges of docs/normal.md, small models on eight cards, are 4.1 wide."""
 
 ConstantsSource = Literal["calibrated", "fitted", "typical"]
 CONSTANTS_SOURCES: tuple[ConstantsSource, ...] = get_args(ConstantsSource)
@@ -149,8 +149,9 @@ class Normal:
     expected, seconds: of the work [s]. ideal: of reading alone, at the theoretical bandwidth [s].
     source: where the constants come from. prefill_share: about which part of the expected time goes
     into prompts; None where it cannot be told. slow_parts: what costs more than it should by the
-    constants that the traffic itself shows, None where it does not show them. like_eager: a step
-    costs what is usual without CUDA graphs.
+    constants that the traffic itself shows, None where it does not show them.
+    normal_by_the_other_bandwidth: another source of the bandwidth makes the time normal.
+    like_eager: a step costs what is usual without CUDA graphs.
     """
 
     expected: Interval
@@ -159,6 +160,7 @@ class Normal:
     source: ConstantsSource
     prefill_share: float | None = 0.0
     slow_parts: frozenset[SlowPart] | None = None
+    normal_by_the_other_bandwidth: bool = False
     like_eager: bool = False
 
     @property

@@ -8,9 +8,9 @@ from tokgauge.diagnosis.efficiency import Efficiency
 from tokgauge.diagnosis.evidence import Evidence
 from tokgauge.diagnosis.expected_time import Normal
 from tokgauge.diagnosis.inputs import Inputs, StreamSeen, WindowSeen
+from tokgauge.diagnosis.other_bandwidth import other_bandwidth_ratio
 from tokgauge.diagnosis.work import NoEfficiency, Work, speculates, tokens_per_step
 from tokgauge.engine.metrics_page import EngineRates
-from tokgauge.gpu.bandwidth import gpu_bandwidth, nvml_bandwidth
 from tokgauge.gpu.readings import GpuReading, whole_sum
 from tokgauge.model.ceiling import ridge_batch
 
@@ -103,12 +103,11 @@ def _with_gpus(evidence: Evidence, inputs: Inputs) -> Evidence:
     known = [item for item in inputs.contentions if item.neighbours_known]
     neighbours = [neighbour for item in known for neighbour in item.neighbours]
     slowest = _most_throttled(gpus)
-    other_sources = [_other_source_ratio(gpu) for gpu in gpus]
     evidence = replace(
         evidence,
         contention=inputs.contention,
         gpu_utilization=_lowest([gpu.utilization_ratio for gpu in gpus]),
-        bandwidth_ratio=next((ratio for ratio in other_sources if ratio is not None), None),
+        bandwidth_ratio=other_bandwidth_ratio(inputs),
         measured_ratio=_lowest([gpu.dram_bandwidth_ratio for gpu in gpus]),
     )
     if known:
@@ -197,11 +196,3 @@ def _most_throttled(gpus: tuple[GpuReading, ...]) -> GpuReading | None:
 def _lowest(values: list[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return min(known) if known and len(known) == len(values) else None
-
-
-def _other_source_ratio(gpu: GpuReading) -> float | None:
-    """NVML's bandwidth ÷ that of the card table, where both are known."""
-    by_formula, in_use = nvml_bandwidth(gpu), gpu_bandwidth(gpu)
-    if by_formula is None or in_use.bytes_per_second is None or in_use.source != "catalogue":
-        return None
-    return by_formula / in_use.bytes_per_second

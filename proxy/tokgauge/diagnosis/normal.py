@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tokgauge.diagnosis.efficiency import StepBytes
+from tokgauge.diagnosis.evidence import ALWAYS_BUSY
 from tokgauge.diagnosis.expected_time import Constants, Costs, Interval, Normal, SlowPart, StepWork
-from tokgauge.diagnosis.inputs import Inputs, ModelBytes
+from tokgauge.diagnosis.inputs import Inputs, ModelBytes, WindowSeen
+from tokgauge.diagnosis.other_bandwidth import other_bandwidth_ratio
 from tokgauge.diagnosis.typical import Setup, eager_fixed, typical
 from tokgauge.diagnosis.work import Work
 from tokgauge.gpu.catalogue import MemoryKind
 from tokgauge.model.ceiling import ComputeRoof
 from tokgauge.model.weights import Streamed, WeightsFound
+
+_FEW, _MOST = 0.25, 0.5
+"""Share of the expected time up to which a window is about decoding, and from which on about
+prompts; how fast they are computed is known to a factor of three only."""
 
 _BITS_AT_LEAST, _BITS_AT_MOST = 4, 16
 """Of a weight, where its type is not told."""
@@ -26,13 +34,17 @@ def normal_of(inputs: Inputs, work: Work, step: StepBytes) -> Normal | None:
     shortest, longest = (costs.expected(end) for end in ends)
     if shortest is None or longest is None:
         return None
-    return Normal(
+    normal = Normal(
         expected=Interval(shortest.low, longest.high + work.uncounted),
         seconds=work.working_seconds,
         ideal=ends[0].ideal_seconds(bandwidth),
         source=costs.constants.source,
         prefill_share=_prefill_share(costs.constants, ends, longest.middle),
-        slow_parts=_slow_parts(inputs.fitted, costs.constants),
+    )
+    return replace(
+        normal,
+        slow_parts=_slow_parts(inputs, setup, costs.constants, ends[1], normal),
+        normal_by_the_other_bandwidth=_is_normal_by_the_other(inputs, work, step),
         like_eager=inputs.fitted is not None and _like_eager(inputs.fitted, setup),
     )
 
@@ -43,6 +55,19 @@ def costs_of(inputs: Inputs, setup: Setup, *, prompts: bool) -> Costs:
     if calibrated is None or (prompts and calibrated.constants.prefill is None):
         return typical(setup)
     return calibrated
+
+
+def _is_normal_by_the_other(inputs: Inputs, work: Work, step: StepBytes) -> bool:
+    """Whether another source of the bandwidth makes the same time a normal one."""
+    ratio, in_use = other_bandwidth_ratio(inputs), inputs.bandwidth.bytes_per_second
+    if ratio is None or in_use is None or inputs.calibrated is not None:
+        return False
+    setup = setup_of(inputs, step)
+    if setup is None:
+        return False
+    costs = typical(replace(setup, bandwidth=in_use * ratio))
+    longest = costs.expected(works(inputs, work, step)[1])
+    return longest is not None and work.working_seconds <= longest.high + work.uncounted
 
 
 def setup_of(inputs: Inputs, step: StepBytes) -> Setup | None:
@@ -126,10 +151,53 @@ def _prefill_share(
     return ends[1].prompt_tokens / constants.prefill.middle / expected
 
 
-def _slow_parts(fitted: Costs | None, usual: Constants) -> frozenset[SlowPart] | None:
-    if fitted is None:
+def _slow_parts(
+    inputs: Inputs, setup: Setup, usual: Constants, work: StepWork, normal: Normal
+) -> frozenset[SlowPart] | None:
+    if inputs.fitted is not None:
+        return _by_the_fit(inputs.fitted.constants, usual)
+    return _by_the_resting_gpu(inputs, setup, usual, work, normal)
+
+
+def _by_the_resting_gpu(
+    inputs: Inputs, setup: Setup, usual: Constants, work: StepWork, normal: Normal
+) -> frozenset[SlowPart] | None:
+    """Whether it is the time in which no kernel runs that is too long, or that of the kernels.
+
+    None where the work is not slow, or where it is not known that the GPU rests because of the
+    engine: requests may pause, and others' kernels would hide it.
+    """
+    resting = _resting(inputs, normal.seconds)
+    if resting is None or normal.seconds <= normal.expected.high:
         return None
-    here = fitted.constants
+    beside = usual.fixed.times(work.steps).plus(usual.per_sequence.times(work.sequence_steps))
+    too_long = resting - beside.middle
+    if too_long >= (normal.seconds - normal.expected.middle) / 2:
+        return frozenset(("engine",))
+    if normal.prefill_share is not None and normal.prefill_share >= _MOST:
+        return frozenset(("prefill",))
+    # Kernels that are not fused take longer, too, and that is not the card's fault.
+    not_fused = (eager_fixed(setup).low - typical(setup).fixed.low) * work.steps
+    only_reading = normal.prefill_share is not None and normal.prefill_share < _FEW
+    if only_reading and normal.seconds > normal.expected.high + not_fused:
+        return frozenset(("card",))
+    return frozenset()
+
+
+def _resting(inputs: Inputs, working: float) -> float | None:
+    """Seconds of so many in which no kernel ran, of a GPU that has work all the time."""
+    shares = [gpu.utilization_ratio for gpu in inputs.gpus]
+    known = [share for share in shares if share is not None]
+    seen = inputs.seen
+    if not known or len(known) < len(shares) or not isinstance(seen, WindowSeen):
+        return None
+    alone = inputs.contention in ("none", "idle_neighbours")
+    if not alone or working < ALWAYS_BUSY * seen.decoded.seconds:
+        return None
+    return (1 - min(known)) * working
+
+
+def _by_the_fit(here: Constants, usual: Constants) -> frozenset[SlowPart]:
     slow: set[SlowPart] = set()
     if here.bandwidth.high < usual.bandwidth.low:
         slow.add("card")

@@ -198,7 +198,7 @@ def _by_the_engine(
         prompts=decoded.first_tokens / engines if ours else 0.0,
         uncounted=decoded.shared_wait_seconds
         if prompts is None
-        else min(decoded.first_tokens * _START, decoded.solo_wait_seconds),
+        else min(decoded.first_tokens * _START, decoded.solo_wait_seconds) + _begun(seen),
         steps_source="engine",
         shape=StepShape(
             sequences=sequences / engines,
@@ -208,6 +208,16 @@ def _by_the_engine(
             tokens_per_step=tokens_per_step(seen),
         ),
     )
+
+
+def _begun(seen: WindowSeen) -> float:
+    """Time in which a prompt may have been computed that is counted when its first token comes [s].
+
+    With a queue who waits does so for something else, however long.
+    """
+    if seen.last is None or seen.last.waiting:
+        return 0.0
+    return min(seen.decoded.open_wait_seconds, seen.decoded.seconds)
 
 
 def traffic_is_ours(pages: tuple[Page, ...]) -> bool:

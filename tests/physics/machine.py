@@ -25,6 +25,7 @@ _UNFUSED_KERNELS = 6
 _SAMPLER_KERNELS = 8
 _PIECES = 4
 """Launches of a layer where only parts of it are CUDA graphs."""
+_SMALL_TILE, _LARGE_TILE = 16, 128
 _EXPERT_TILE = 16
 """An expert's rows are filled up to this many."""
 
@@ -198,7 +199,8 @@ class Machine:
         if rows <= _VECTOR_ROWS:
             return 0.0
         truth = self._truth
-        filled = _tiled(rows) / (_tiled(rows) + truth.tensor_half)
+        half = truth.tensor_half * _tile(rows) / _LARGE_TILE
+        filled = _tiled(rows) / (_tiled(rows) + half)
         dequantising = 0.5 + 0.5 * truth.dequantising
         return 2 * products / (truth.flops * truth.tensor_peak * filled * dequantising)
 
@@ -282,9 +284,13 @@ def _tier(truth: Truth, rows: int) -> float:
     return next(efficiency for up_to, efficiency in truth.tiers if rows <= up_to)
 
 
+def _tile(rows: float) -> int:
+    """Rows that a product's tile has: kernels for few rows have small ones."""
+    return _SMALL_TILE if rows <= _LARGE_TILE else _LARGE_TILE
+
+
 def _tiled(rows: float) -> float:
-    tile = 16 if rows <= 128 else 128
-    return math.ceil(rows / tile) * tile
+    return math.ceil(rows / _tile(rows)) * _tile(rows)
 
 
 def _popularity(truth: Truth) -> tuple[float, ...]:

@@ -85,7 +85,7 @@ class Truth:
     tensor_peak: float
     """Share of the peak FLOP rate that large products reach."""
     tensor_half: float
-    """Tokens at which half of it is reached."""
+    """Tokens at which half of it is reached, in tiles of 128 rows; with smaller ones earlier."""
     prefill_attention: float
     """Share of the peak FLOP rate that attention over prompts reaches."""
     leak: float

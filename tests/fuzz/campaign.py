@@ -86,10 +86,15 @@ class _Engine(StrictEngine):
         self.requests.clear()
 
     def early(self, connection: EngineConnection) -> Request | None:
-        """Every second connection answers before it has read the body, as many engines do."""
+        """Every second connection answers before it has read the body, as many engines do.
+
+        Not to good clients: their body may come a moment after the head, and they would get that
+        answer, rightly, instead of their own.
+        """
         if (
             b"\r\n\r\n" in connection.buffer
             and connection.number % 2
+            and not connection.buffer.startswith(b"POST /probe/")
             and read_request(connection.buffer) is None
         ):
             connection.buffer.clear()

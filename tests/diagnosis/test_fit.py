@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 from statistics import mean, median
 
 import pytest
@@ -157,3 +158,40 @@ def test_live_windows_that_overlap_count_once() -> None:
     for look in range(40):
         live.add(look * 0.2, seen(rng, steps(*rng.choice(GRID), 500)), None, 768e9)
     assert isinstance(live.fitted(), NotTold)
+
+
+def test_long_prompts_take_longer_than_their_tokens_tell() -> None:
+    rng, pair = random.Random(3), 1.2e-8
+    seconds = [
+        (n, max(0.06, n / PREFILL + pair * n * n / 2)) for n in (128, 256, 1024, 2048, 4096, 8192)
+    ]
+    observations = [seen(rng, steps(b, c)) for b, c in GRID]
+    for tokens, took in (*seconds, *seconds):
+        alone = prompt(rng, tokens)
+        observations.append(Observation(alone.work, 0.02 + took, starts=1))
+    found = fit(observations, "calibrated", 768e9)
+    assert isinstance(found, Fitted)
+    work = StepWork(steps=3, bytes=3 * WEIGHTS, sequence_steps=3, prompt_tokens=32_000, prompts=2)
+    long = truth(work) + 32_000 / PREFILL + 2 * pair * 16_000**2 / 2
+    expected = found.expected(work)
+    assert expected is not None
+    assert expected.low <= long <= expected.high
+    assert expected.width < 1.8
+    unknown = found.expected(replace(work, prompts=0))
+    assert unknown is not None
+    assert unknown.low < expected.low
+
+
+def test_a_bent_truth_widens_the_intervals_and_is_no_hiccup() -> None:
+    """With four sequences the kernels are slower than with fewer and with more."""
+    observations = [
+        Observation(steps(b, c), truth(steps(b, c)) * (1.15 if b == 4 else 1.0))
+        for b in (1, 2, 4, 16, 48)
+        for c in (100, 1000, 4000)
+    ]
+    found = fit(observations, "calibrated", 768e9)
+    assert isinstance(found, Fitted)
+    expected = found.expected(steps(4, 2000))
+    assert expected is not None
+    assert expected.low <= 1.15 * truth(steps(4, 2000)) <= expected.high
+    assert found.scatter > 0.05

@@ -2,6 +2,7 @@
 # Compares the proxy's figures with those of a real vLLM on this machine's CPU (x86-64, 8 GB).
 #
 #   tests/real_vllm.sh [--logs DIRECTORY] [--only RUN]
+#   tests/real_vllm.sh --calibration    how well `tokgauge calibrate` predicts there
 #
 # Not part of the test suite: the first run installs vLLM (3 GB, some minutes), a run takes about
 # eight minutes (vLLM is started five times, with other options each). What it makes is kept outside
@@ -51,4 +52,7 @@ if [[ ! -e $model/model.safetensors ]]; then
 fi
 
 cd "$repository"
+if [[ ${1:-} == --calibration ]]; then
+  exec "$python" -m tests.real_vllm.calibration --vllm "$venv/bin/vllm" --model "$model"
+fi
 exec "$python" -m tests.real_vllm.compare --vllm "$venv/bin/vllm" --model "$model" "$@"

@@ -107,7 +107,7 @@ def of_one_load(seed: int) -> Fitted | NotTold:
     bench, reader = VirtualBench(engine), StepReader(model_bytes(known), known.tensor_parallel)
     observations: list[Observation] = []
     for _ in range(_AGAIN):
-        decoded = asyncio.run(bench.measure(Load(4, 512, 400))).decoded
+        decoded = asyncio.run(bench.measure(Load(4, 512, 1200))).decoded
         if decoded is None:
             continue
         work = StepWork(

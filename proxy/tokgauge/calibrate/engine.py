@@ -7,7 +7,6 @@ from time import monotonic, process_time
 from typing import Self
 
 import httpx2
-import msgspec
 
 from tokgauge.calibrate.answers import measured, merged
 from tokgauge.calibrate.bench import Load, Measured
@@ -15,8 +14,8 @@ from tokgauge.calibrate.errors import CalibrationError
 from tokgauge.calibrate.prompts import Prompts
 from tokgauge.calibrate.stream import Manner, RefusedError, Streamed, streamed
 from tokgauge.engine import metrics_page
-from tokgauge.engine.address import EngineAddress
-from tokgauge.engine.facts import read_models
+from tokgauge.engine.client import http_client
+from tokgauge.engine.facts import read_models, read_version
 from tokgauge.engine.metrics_page import EngineReading
 from tokgauge.model.served import ServedModel
 from tokgauge.settings import Engine
@@ -36,17 +35,12 @@ class EngineBench:
     """Use it in an `async with` statement. Raises OSError for a wrong file of certificates."""
 
     def __init__(self, engine: Engine) -> None:
-        self._address = EngineAddress.of(
-            engine.upstream, host_header=engine.upstream_host, ca_file=engine.upstream_ca_file
-        )
-        headers = {"host": self._address.own_host.decode("latin-1"), "accept-encoding": "identity"}
-        if engine.api_key is not None:
-            headers["authorization"] = f"Bearer {engine.api_key.get_secret_value()}"
-        self._client = httpx2.AsyncClient(
-            headers=headers, verify=self._address.tls_context() or False, trust_env=False,
+        self._address, self._client = http_client(
+            engine,
+            {"accept-encoding": "identity"},
             timeout=httpx2.Timeout(_ANSWER_SECONDS, connect=_PAGE_SECONDS),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
-        )  # fmt: skip
+        )
         self._prompts = Prompts()
         self._manner: Manner | None = None
         self._before: EngineReading | None = None
@@ -79,10 +73,9 @@ class EngineBench:
         """As `GET /version` tells (vLLM); None where it does not."""
         try:
             got = await self._client.get(self._address.url + "/version", timeout=_PAGE_SECONDS)
-            found = msgspec.json.decode(got.content, type=dict[str, object]).get("version")
-        except (httpx2.HTTPError, OSError, msgspec.MsgspecError, UnicodeError):
+        except (httpx2.HTTPError, OSError):
             return None
-        return found if isinstance(found, str) and got.status_code == 200 else None
+        return read_version(got.status_code, got.content)
 
     async def reading(self) -> EngineReading | None:
         """The engine's own page; None where there is none that is known."""

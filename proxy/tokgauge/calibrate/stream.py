@@ -14,6 +14,7 @@ from tokgauge.dialects.answer import TOKEN
 from tokgauge.dialects.routes import READERS
 from tokgauge.dialects.sse import EventReader
 from tokgauge.dialects.usage import Usage
+from tokgauge.engine.error_text import error_text
 
 _REFUSED = (400, 404, 405, 422)
 
@@ -75,7 +76,7 @@ async def streamed(
         response = await client.send(request, stream=True)
         try:
             if response.status_code != 200:
-                raise RefusedError(response.status_code, (await response.aread())[:300])
+                raise RefusedError(response.status_code, await response.aread())
             await _read(response, manner, found)
         finally:
             await response.aclose()
@@ -89,8 +90,7 @@ class RefusedError(CalibrationError):
     """An answer with a status that is not 200."""
 
     def __init__(self, status: int, body: bytes) -> None:
-        said = body.decode("utf-8", "replace")
-        text = "".join(letter if letter.isprintable() else " " for letter in said)
+        text = error_text(body)
         super().__init__("refused", f"the engine refuses the request with {status}: {text}")
         self.may_be_a_parameter = status in _REFUSED
 

@@ -14,7 +14,7 @@ from tokgauge.check.finding import Finding, State
 from tokgauge.check.injection import injection
 from tokgauge.dialects.answer import UNREADABLE
 from tokgauge.engine import metrics_page as engine_metrics
-from tokgauge.engine.client import engine_client
+from tokgauge.engine.client import EngineClient
 from tokgauge.engine.facts import read_models
 from tokgauge.engine.metrics_page import EngineReading
 from tokgauge.model.served import ServedModel
@@ -40,7 +40,7 @@ async def look_at_engine(settings: Settings) -> EngineSeen:
     seen = EngineSeen()
     address = settings.engine.upstream
     try:
-        client = engine_client(settings.engine)
+        client = EngineClient(settings.engine)
     except OSError as error:  # of the file with certificates
         seen.findings.append(Finding("engine", "reachable", "missing", str(error)))
         return seen

@@ -14,8 +14,8 @@ from tokgauge.check.finding import Finding, State
 from tokgauge.dialects.injection import refuses_injection
 from tokgauge.dialects.manners import Lesson, Manners
 from tokgauge.dialects.usage_filter import UsageEventFilter
+from tokgauge.engine.error_text import error_text
 from tokgauge.probe.question import Question
-from tokgauge.probe.server import error_text
 from tokgauge.settings import Settings
 
 _COUNTED = "tokens of streams are then counted from their events"

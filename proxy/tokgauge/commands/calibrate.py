@@ -28,7 +28,7 @@ from tokgauge.diagnosis.calibration_file import (
     store_calibration,
 )
 from tokgauge.diagnosis.fit import Fitted, Missing
-from tokgauge.probe.text import printable
+from tokgauge.engine.error_text import printable
 from tokgauge.settings import SettingsError, load_settings
 
 NOT_MEASURED = 3

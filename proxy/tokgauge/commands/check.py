@@ -16,7 +16,7 @@ from tokgauge.check.everything import check
 from tokgauge.check.finding import Finding, State, works
 from tokgauge.commands._output import new_table, print_json, terminal
 from tokgauge.commands._settings import settings_options
-from tokgauge.probe.text import printable
+from tokgauge.engine.error_text import printable
 
 _STYLES: dict[State, str] = {"ok": "green", "warning": "yellow", "missing": "bold red"}
 

@@ -19,6 +19,7 @@ from tokgauge.commands._quantities import BANDWIDTH, BITS, BYTES, COUNT
 from tokgauge.diagnosis.assess import Assessment, assess
 from tokgauge.diagnosis.inputs import Inputs
 from tokgauge.diagnosis.wording import in_words
+from tokgauge.engine.error_text import printable
 from tokgauge.model.kv import KvCache
 from tokgauge.model.weights import WeightsUnknown
 from tokgauge.probe.errors import ProbeError
@@ -28,7 +29,6 @@ from tokgauge.probe.inputs import Given, find_inputs
 from tokgauge.probe.question import DEFAULT_PROMPT
 from tokgauge.probe.report import context_counted, document, findings, seconds
 from tokgauge.probe.server import Answer, Server
-from tokgauge.probe.text import printable
 from tokgauge.settings import engine_url
 
 NOT_MEASURED = 3

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Mapping
+from typing import Any
 
 import httpx2
 
@@ -17,21 +19,31 @@ class AnswerTooLarge(httpx2.ReadError):
     """An answer to a question of the proxy's own is larger than such answers are."""
 
 
-class EngineClient:
-    """Asks the engine, with the proxy's own key. Belongs to one event loop.
+def http_client(
+    engine: Engine, headers: Mapping[str, str], **options: Any
+) -> tuple[EngineAddress, httpx2.AsyncClient]:
+    """The engine's address, and a client that asks it as itself, with the proxy's own key.
 
-    Raises OSError when the file with certificates cannot be used.
+    options: of `httpx2.AsyncClient`. Raises OSError when the file with certificates cannot be used.
+    """
+    address = EngineAddress.of(
+        engine.upstream, host_header=engine.upstream_host, ca_file=engine.upstream_ca_file
+    )
+    own = {"host": address.own_host.decode("latin-1"), **headers}
+    if engine.api_key is not None:
+        own["authorization"] = f"Bearer {engine.api_key.get_secret_value()}"
+    verify: ssl.SSLContext | bool = address.tls_context() or False  # None without TLS
+    return address, httpx2.AsyncClient(headers=own, verify=verify, trust_env=False, **options)
+
+
+class EngineClient:
+    """Asks the engine of the settings. Belongs to one event loop.
+
+    Raises OSError as `http_client` does.
     """
 
-    def __init__(self, address: EngineAddress, api_key: str | None) -> None:
-        self.address = address
-        headers = {"host": address.own_host.decode("latin-1"), "accept": "*/*"}
-        if api_key is not None:
-            headers["authorization"] = f"Bearer {api_key}"
-        verify: ssl.SSLContext | bool = address.tls_context() or False  # None without TLS
-        self._client = httpx2.AsyncClient(
-            headers=headers, verify=verify, trust_env=False, timeout=None
-        )
+    def __init__(self, engine: Engine) -> None:
+        self.address, self._client = http_client(engine, {"accept": "*/*"}, timeout=None)
 
     async def ask(self, method: str, target: str, body: bytes, timeout: float) -> tuple[int, bytes]:
         """Status and body of the answer. body: JSON, or nothing.
@@ -55,12 +67,3 @@ class EngineClient:
     async def close(self) -> None:
         """Close the connections."""
         await self._client.aclose()
-
-
-def engine_client(engine: Engine) -> EngineClient:
-    """A client for the engine of the settings. Raises OSError as `EngineClient` does."""
-    address = EngineAddress.of(
-        engine.upstream, host_header=engine.upstream_host, ca_file=engine.upstream_ca_file
-    )
-    key = engine.api_key.get_secret_value() if engine.api_key is not None else None
-    return EngineClient(address, key)

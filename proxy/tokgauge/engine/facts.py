@@ -56,6 +56,17 @@ class Down:
     error: str
 
 
+def read_version(status: int, body: bytes) -> str | None:
+    """What an answer to `GET /version` tells (vLLM); None where it does not. Never raises."""
+    if status != 200:
+        return None
+    try:
+        found = msgspec.json.decode(body, type=dict[str, object]).get("version")
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return None
+    return found if isinstance(found, str) else None
+
+
 class EngineFacts:
     """Models, their context lengths, whether the engine is up when it started.
 

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from time import monotonic
 
 import httpx2
-import msgspec
 
 from tokgauge.engine import metrics_page
 from tokgauge.engine.client import AnswerTooLarge, EngineClient
-from tokgauge.engine.facts import PATIENT_ENGINES, EngineFacts, read_models
+from tokgauge.engine.facts import PATIENT_ENGINES, EngineFacts, read_models, read_version
 from tokgauge.engine.metrics_page import EngineReading
 
 logger = logging.getLogger("tokgauge")
@@ -91,13 +90,7 @@ class EnginePoll:
     async def _version(self) -> str | None:
         """As `GET /version` tells; vLLM's metrics page does not."""
         asked = await self._asked("/version", _METRICS_TIMEOUT)
-        if asked is None or asked[0] != 200:
-            return None
-        try:
-            found = msgspec.json.decode(asked[1], type=dict[str, object]).get("version")
-        except (msgspec.MsgspecError, RecursionError, UnicodeError):
-            return None
-        return found if isinstance(found, str) else None
+        return read_version(*asked) if asked is not None else None
 
     async def _asked(self, target: str, timeout: float) -> tuple[int, bytes] | None:
         """Status and body of an answer within `timeout` seconds, None for none. Never raises."""

@@ -8,13 +8,13 @@ from statistics import median
 
 from tokgauge.diagnosis.inputs import RateUnknown, StreamSeen
 from tokgauge.engine import metrics_page as engine_metrics
+from tokgauge.engine.error_text import error_text, printable
 from tokgauge.engine.metrics_page import EngineReading
 from tokgauge.measure.conclusion import MIN_ARRIVALS_FOR_RATE, MIN_TOKENS_FOR_RATE
 from tokgauge.model.served import ServedModel
 from tokgauge.probe.errors import ProbeError
 from tokgauge.probe.question import Question
-from tokgauge.probe.server import Answer, RefusedError, Server, Watcher, error_text
-from tokgauge.probe.text import printable
+from tokgauge.probe.server import Answer, RefusedError, Server, Watcher
 
 __all__ = ["Experiment", "Run", "run_experiment"]
 

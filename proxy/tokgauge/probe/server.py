@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,18 +16,17 @@ from tokgauge.dialects.answer import UNREADABLE
 from tokgauge.dialects.request import read_request
 from tokgauge.dialects.sse import EventReader
 from tokgauge.engine import metrics_page as engine_metrics
+from tokgauge.engine.error_text import error_text
 from tokgauge.engine.metrics_page import EngineReading
 from tokgauge.measure.record import Record, with_context
 from tokgauge.measure.timeline import RequestTimeline
 from tokgauge.model.served import ServedModel, served_models
 from tokgauge.probe.errors import ProbeError
 from tokgauge.probe.question import Question
-from tokgauge.probe.text import characters, printable
+from tokgauge.probe.text import characters
 
-__all__ = ["Answer", "RefusedError", "Server", "Watcher", "error_text"]
+__all__ = ["Answer", "RefusedError", "Server", "Watcher"]
 
-_HTML = re.compile(rb"\s*(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html)\b", re.IGNORECASE | re.DOTALL)
-_TITLE = re.compile(rb"<title[^>]*>([^<]{1,500})</title>", re.IGNORECASE)
 
 _BODY_LIMIT = 64 * 1024 * 1024
 _CONNECT_SECONDS = 10.0
@@ -280,25 +278,6 @@ class Server:
             )
         if measured.completion_tokens == 0:
             raise ProbeError("no_tokens", "the model answered without a single token")
-
-
-def error_text(body: bytes) -> str:
-    """What a server says about its refusal, in any of the shapes that engines use."""
-    try:
-        document: Any = msgspec.json.decode(body)
-    except UNREADABLE:
-        document = None
-    if isinstance(document, dict):
-        found = document.get("error", document.get("detail", document.get("message")))
-        if isinstance(found, dict):
-            found = found.get("message", found)
-        if found is not None:
-            return printable(str(found)[:500])
-    if page := _HTML.match(body):
-        title = _TITLE.search(body[page.end() :])
-        named = " ".join(title[1].decode("utf-8", "replace").split()) if title else ""
-        return f"a web page, titled {printable(named)[:100]!r}" if named else "a web page"
-    return printable(body[:200].decode("utf-8", "replace")).strip() or "no explanation"
 
 
 def _rate(exchange: RequestTimeline, now: float) -> float | None:

@@ -1,4 +1,4 @@
-"""Text that came from a server: how much of it there is to read, and how to show it."""
+"""Text that came from a server: how much of it there is to read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 from tokgauge.dialects.answer import UNREADABLE
 
-__all__ = ["characters", "printable"]
+__all__ = ["characters"]
 
 
 class _Part(msgspec.Struct):
@@ -45,8 +45,3 @@ def characters(data: bytes) -> int:
             texts += [part.content, part.reasoning or part.reasoning_content]
         count += sum(len(text) for text in texts if isinstance(text, str))
     return count
-
-
-def printable(text: str) -> str:
-    """The text without control characters: a server must not steer somebody's terminal."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)

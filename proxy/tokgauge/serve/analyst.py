@@ -20,7 +20,7 @@ from tokgauge.diagnosis.ceiling_inputs import gpu_problem
 from tokgauge.diagnosis.live import LiveMeter
 from tokgauge.diagnosis.monitor import Monitor
 from tokgauge.diagnosis.traffic import Traffic
-from tokgauge.engine.client import engine_client
+from tokgauge.engine.client import EngineClient
 from tokgauge.engine.facts import EngineFacts
 from tokgauge.engine.poll import EnginePoll
 from tokgauge.export.opentelemetry import Telemetry, exporting_provider
@@ -109,7 +109,7 @@ class Analyst:
         named_wrong = gpu_problem(settings.engine)
         if named_wrong is not None:
             logger.warning("%s", named_wrong)
-        client = engine_client(settings.engine)
+        client = EngineClient(settings.engine)
         running.push_async_callback(client.close)
         poll = EnginePoll(client, self._facts, self._is_busy, settings.poll_interval)
         await attempt(poll.first, partial(self._failed, "poll"))

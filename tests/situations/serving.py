@@ -6,8 +6,9 @@ The order of things is the monitor's; all that is judged is judged by the produc
 from tokgauge.diagnosis import ceiling_inputs
 from tokgauge.diagnosis.assess import Assessment, assess
 from tokgauge.diagnosis.conditions import Conditions, conditions
+from tokgauge.diagnosis.fit import Fitted
 from tokgauge.diagnosis.inputs import Inputs
-from tokgauge.diagnosis.step_costs import StepCosts
+from tokgauge.diagnosis.live_fit import LiveFit
 from tokgauge.diagnosis.traffic_window import TrafficWindow
 from tokgauge.engine.metrics_page import read
 from tokgauge.gpu.bandwidth import engine_bandwidth
@@ -38,7 +39,7 @@ class Serving:
         self._bystanders = bystanders
         self._model = told.model_bytes(engine.truth.published)
         self._window = TrafficWindow(WINDOW, engine.time)
-        self._costs = StepCosts(())
+        self._live_fit = LiveFit()
         self._conditions = Conditions(None, None, None)
         self._known = 0
         self._open: list[Request] = []
@@ -57,12 +58,13 @@ class Serving:
             self._window.split()
         self._conditions = seen.since(self._conditions)
         bandwidth = engine_bandwidth((gpu,), settings_value=self._set)
+        fitted = self._live_fit.fitted()
         assessment = assess(
             Inputs(
                 bandwidth=bandwidth,
                 model=self._model,
-                roof=ceiling_inputs.compute_roof(bandwidth, self._model, 1),
-                fitted=self._costs.fitted(),
+                roof=ceiling_inputs.compute_roof(bandwidth.card, self._model.streamed, 1),
+                fitted=fitted if isinstance(fitted, Fitted) else None,
                 seen=self._window.seen(),
                 gpus=(gpu,),
                 contention=contention,
@@ -71,7 +73,7 @@ class Serving:
         )
         if assessment.observed is not None:
             key = (self._conditions, "sim")
-            self._costs.saw(now, assessment.observed, key, bandwidth.bytes_per_second)
+            self._live_fit.add(now, assessment.observed, key, bandwidth.bytes_per_second)
         return assessment
 
     def _running(self, now: float) -> list[Request]:

@@ -7,10 +7,8 @@ from difflib import SequenceMatcher
 import click
 
 from tokgauge.gpu.catalogue import Card, find_cards, load_catalogue
-from tokgauge.model.ceiling import ComputeRoof
-from tokgauge.model.weights import Streamed
 
-__all__ = ["card_roof", "named_card", "named_cards"]
+__all__ = ["named_card", "named_cards"]
 
 _MOST = 4
 """Cards that one name may mean: SXM and PCIe, with the two sizes of memory."""
@@ -45,16 +43,6 @@ def named_card(text: str) -> Card:
         raise click.BadParameter(f"{text!r} means one of several, say which: {names}",
                                  param_hint="--gpu")  # fmt: skip
     return found[0]
-
-
-def card_roof(flops: float | None, streamed: Streamed | None, cards: int) -> ComputeRoof | None:
-    """What so many cards can compute; None where they or the model do not tell.
-
-    flops: of one card, dense, in 16 bits.
-    """
-    if flops is None or streamed is None or streamed.parameters is None:
-        return None
-    return ComputeRoof(flops * cards * streamed.speedup, streamed.parameters)
 
 
 def _likeness(text: str, name: str) -> float:

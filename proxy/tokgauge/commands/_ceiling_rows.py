@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tokgauge.commands._cards import card_roof
-from tokgauge.diagnosis.expected_time import TELLS_NOTHING, Band, Interval, StepWork, band_of
+from tokgauge.diagnosis.ceiling_inputs import compute_roof
+from tokgauge.diagnosis.expected_time import Band, Interval, StepWork, band_of, normal_range, tells
 from tokgauge.diagnosis.normal import setup_for
 from tokgauge.diagnosis.typical import typical
-from tokgauge.gpu.catalogue import MemoryKind
+from tokgauge.gpu.catalogue import Card
 from tokgauge.model.ceiling import (
     ComputeRoof,
     StepCeiling,
@@ -44,9 +44,8 @@ class Gpu:
     """Of one card [bytes/s]."""
     memory_bytes: float | None
     source: str
-    flops: float | None = None
-    """Of one card, in 16 bits; None: not known, and then reading alone limits."""
-    memory: MemoryKind | None = None
+    card: Card | None = None
+    """None: not known, and then reading alone limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +98,20 @@ def _normal(gpu: Gpu, variant: Variant, query: Query, read: float) -> Interval |
     """By typical constants: see docs/normal.md."""
     serving = serving_bandwidth(gpu.bandwidth, query.tensor_parallel)
     setup = setup_for(
-        serving, variant.weights.streamed, read, memory=gpu.memory,
+        serving, variant.weights.streamed, read,
+        memory=gpu.card.memory_kind if gpu.card is not None else None,
         roof=roof_of(gpu, variant, query), tensor_parallel=query.tensor_parallel,
     )  # fmt: skip
     step = StepWork(steps=1, bytes=read, sequence_steps=query.batch, decoded_tokens=query.batch)
     expected = typical(setup).expected(step)
-    if expected is None or expected.width >= TELLS_NOTHING:
+    if expected is None or not tells(expected):
         return None
-    ideal = step.ideal_seconds(serving)
-    return Interval(ideal / expected.high, ideal / expected.low)
+    return normal_range(step.ideal_seconds(serving), expected)
 
 
 def roof_of(gpu: Gpu, variant: Variant, query: Query) -> ComputeRoof | None:
     """What the cards can compute; None where they or the model do not tell."""
-    return card_roof(gpu.flops, variant.weights.streamed, query.tensor_parallel)
+    return compute_roof(gpu.card, variant.weights.streamed, query.tensor_parallel)
 
 
 def _with_kv(weights: float, kv: KvCache | None, query: Query) -> float:

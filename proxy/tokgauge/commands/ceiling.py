@@ -108,8 +108,7 @@ def _gpus(names: tuple[str, ...], bandwidth: float | None) -> list[Gpu]:
             card.bandwidth_bytes_per_second,
             card.memory_gb * _GIB,
             "card table",
-            card.dense_flops,
-            card.memory_kind,
+            card,
         )
         for card in cards
     ]

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from tokgauge.commands._cards import card_roof, named_cards
+from tokgauge.commands._cards import named_cards
 from tokgauge.commands._output import print_json, terminal
 from tokgauge.commands._plan_line import vllm_line
 from tokgauge.commands._plan_memory import Format, Hardware, Memory, Wish, plan_memory
@@ -24,6 +24,7 @@ from tokgauge.commands._quantities import (
     SHARE,
     TOKENS,
 )
+from tokgauge.diagnosis.ceiling_inputs import compute_roof
 from tokgauge.gpu.catalogue import Card
 from tokgauge.model.ceiling import serving_bandwidth, step_bytes, step_ceiling
 from tokgauge.model.config import ModelConfig
@@ -254,7 +255,7 @@ def _speed(
     read = step_bytes(
         streamed.bytes_per_step(wish.users), kv, [wish.context] * wish.users, tensor_parallel=tensor
     )
-    roof = card_roof(card.dense_flops, streamed, tensor)
+    roof = compute_roof(card, streamed, tensor)
     serving = serving_bandwidth(card.bandwidth_bytes_per_second, tensor)
     limit = step_ceiling(serving, read, wish.users, roof)
     return (

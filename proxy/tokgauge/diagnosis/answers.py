@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
+from tokgauge.diagnosis.counted import median
 from tokgauge.diagnosis.first_tokens import FirstTokens
 from tokgauge.measure.record import Outcome, Record
 
@@ -53,12 +54,8 @@ class Spread:
 
     def median(self) -> float | None:
         """At least half of the numbers are as large; None without any, and from `top` on."""
-        below = (sum(self.counts.values()) - 1) // 2
-        for slot in sorted(self.counts):
-            below -= self.counts[slot]
-            if below < 0:
-                return slot * self.step if slot < int(self.top / self.step) else None
-        return None
+        slot = median(self.counts.items())
+        return None if slot is None or slot >= int(self.top / self.step) else slot * self.step
 
 
 def _waits() -> Spread:

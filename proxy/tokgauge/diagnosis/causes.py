@@ -14,6 +14,7 @@ from tokgauge.diagnosis.evidence import (
 )
 from tokgauge.diagnosis.expected_time import SlowPart
 from tokgauge.diagnosis.verdict import CauseKind
+from tokgauge.diagnosis.waiting import CACHE_FULL, PREEMPTIONS_MATTER
 
 THERMAL = frozenset({"sw_thermal_slowdown", "hw_thermal_slowdown"})
 POWER_BRAKE = "hw_power_brake_slowdown"
@@ -27,8 +28,6 @@ _OF_THE_GPU: frozenset[CauseKind] = frozenset(
 
 _PREFILL_MATTERS = 0.15
 """Share of the time that prompts take which nobody has counted."""
-_CACHE_FULL = 0.95
-_PREEMPTIONS_MATTER = 1 / 60
 _GPU_WAITS = 0.80
 
 
@@ -85,7 +84,7 @@ def _throttling(e: Evidence) -> CauseKind | None:
 
 def _cache_pressure(e: Evidence) -> CauseKind | None:
     rate = e.preemptions_per_second
-    if rate is not None and rate >= _PREEMPTIONS_MATTER:
+    if rate is not None and rate >= PREEMPTIONS_MATTER:
         return "preemption"
     if cache_is_full(e) and e.waiting:
         return "kv_cache_full"
@@ -157,7 +156,7 @@ def _clears_clock(e: Evidence) -> bool:
 
 def _clears_cache(e: Evidence) -> bool:
     usage, rate = e.kv_cache_usage, e.preemptions_per_second
-    if usage is None or rate is None or rate >= _PREEMPTIONS_MATTER:
+    if usage is None or rate is None or rate >= PREEMPTIONS_MATTER:
         return False
     # vLLM keeps old prefixes for as long as nobody needs the room: full is no want then.
     return not cache_is_full(e) or e.waiting == 0
@@ -165,7 +164,7 @@ def _clears_cache(e: Evidence) -> bool:
 
 def cache_is_full(e: Evidence) -> bool:
     """Whether hardly any room is left in the KV cache."""
-    return e.kv_cache_usage is not None and e.kv_cache_usage >= _CACHE_FULL
+    return e.kv_cache_usage is not None and e.kv_cache_usage >= CACHE_FULL
 
 
 def _clears_prefill(e: Evidence) -> bool:

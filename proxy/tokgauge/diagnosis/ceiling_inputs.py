@@ -11,14 +11,14 @@ from typing import Any
 
 from tokgauge.diagnosis.inputs import ModelBytes
 from tokgauge.gpu.bandwidth import Bandwidth, engine_bandwidth
-from tokgauge.gpu.catalogue import find_cards, load_catalogue
+from tokgauge.gpu.catalogue import Card, find_cards, load_catalogue
 from tokgauge.gpu.contention import EngineOnGpu
 from tokgauge.gpu.readings import GpuReading
 from tokgauge.model.ceiling import ComputeRoof
 from tokgauge.model.draft import DraftUnknown, with_draft
 from tokgauge.model.kv import KvCache
 from tokgauge.model.resolve import resolve_kv, resolve_weights
-from tokgauge.model.weights import WeightsFound
+from tokgauge.model.weights import Streamed, WeightsFound
 from tokgauge.settings import Engine
 
 _NAMED = 6
@@ -108,20 +108,18 @@ def gpu_problem(engine: Engine) -> str | None:
 
 
 def compute_roof(
-    bandwidth: Bandwidth, model: ModelBytes | None, tensor_parallel: int, *,
+    card: Card | None, streamed: Streamed | None, cards: int, *,
     flops: float | None = None, parameters: float | None = None,
 ) -> ComputeRoof | None:  # fmt: skip
-    """What the GPUs compute at most; None where card or model do not tell.
+    """What so many cards compute at most; None where card or model do not tell.
 
     flops: of one GPU in the precision that the model is computed in, parameters: that a token is
     multiplied with; both as set.
     """
-    weights = model.weights if model is not None else None
-    streamed = weights.streamed if isinstance(weights, WeightsFound) else None
-    if flops is None and bandwidth.card is not None and bandwidth.card.dense_flops is not None:
-        flops = bandwidth.card.dense_flops * (streamed.speedup if streamed is not None else 1.0)
+    if flops is None and card is not None and card.dense_flops is not None:
+        flops = card.dense_flops * (streamed.speedup if streamed is not None else 1.0)
     if parameters is None and streamed is not None:
         parameters = streamed.parameters
     if flops is None or parameters is None:
         return None
-    return ComputeRoof(flops * tensor_parallel, parameters)
+    return ComputeRoof(flops * cards, parameters)

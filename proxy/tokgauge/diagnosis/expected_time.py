@@ -12,7 +12,6 @@ where that takes longer. Pure; docs/normal.md has the evidence and worked exampl
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
@@ -72,8 +71,7 @@ class StepWork:
 
     sequence_steps: running sequences, summed over the steps. prompt_tokens: computed in them, those
     that the prefix cache gave left out; prompts: how many prompts these are, 0 where nobody tells.
-    decoded_tokens: computed of what is decoded, drafts that
-    were verified too.
+    decoded_tokens: computed of what is decoded, drafts that were verified too.
     """
 
     steps: float
@@ -170,8 +168,8 @@ class Normal:
 
     @property
     def range(self) -> Interval:
-        """Time of reading alone ÷ expected time, at both ends."""
-        return Interval(self.ideal / self.expected.high, self.ideal / self.expected.low)
+        """Of the share: see `normal_range`."""
+        return normal_range(self.ideal, self.expected)
 
     @property
     def ratio(self) -> float:
@@ -181,7 +179,7 @@ class Normal:
     @property
     def tells(self) -> bool:
         """Whether the range is narrow enough to tell healthy from slow."""
-        return self.expected.width < TELLS_NOTHING
+        return tells(self.expected)
 
     @property
     def band(self) -> Band:
@@ -194,6 +192,16 @@ class Normal:
         return band_of(self.share, self.range)
 
 
+def normal_range(ideal: float, expected: Interval) -> Interval:
+    """Time of reading alone ÷ expected time, at both ends."""
+    return Interval(ideal / expected.high, ideal / expected.low)
+
+
+def tells(expected: Interval) -> bool:
+    """Whether it is narrow enough to tell healthy from slow."""
+    return expected.width < TELLS_NOTHING
+
+
 def band_of(share: float, normal: Interval) -> Band:
     """Which band a share of the bandwidth is in, given its normal range; see `Normal.band`."""
     if share > 1:
@@ -201,16 +209,3 @@ def band_of(share: float, normal: Interval) -> Band:
     if share >= normal.low:
         return "healthy"
     return "watch" if share >= FAR * normal.low else "suspect"
-
-
-def total(parts: Iterable[StepWork]) -> StepWork:
-    """The work of several times together."""
-    known = list(parts)
-    return StepWork(
-        steps=sum(part.steps for part in known),
-        bytes=sum(part.bytes for part in known),
-        sequence_steps=sum(part.sequence_steps for part in known),
-        prompt_tokens=sum(part.prompt_tokens for part in known),
-        prompts=sum(part.prompts for part in known),
-        decoded_tokens=sum(part.decoded_tokens for part in known),
-    )

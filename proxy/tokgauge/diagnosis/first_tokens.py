@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
+from tokgauge.diagnosis.counted import median
 from tokgauge.diagnosis.expected_time import Interval
 from tokgauge.measure.record import Record
 
@@ -62,7 +63,7 @@ class FirstTokens:
 
         so_far: how long others have waited that still do: they will have waited longer.
         """
-        return _median(
+        return median(
             [
                 *((slot.seconds * _STEP, count) for slot, count in self.counts.items()),
                 *((seconds, 1) for seconds in so_far),
@@ -81,27 +82,17 @@ class FirstTokens:
             waited = slot.seconds * _STEP
             low.append((waited - _STEP / 2 - expected((slot.most + 1) * _TOKENS_STEP).high, count))
             high.append((waited + _STEP / 2 - expected(slot.least * _TOKENS_STEP).low, count))
-        shortest, longest = _median(low), _median(high)
+        shortest, longest = median(low), median(high)
         if shortest is None or longest is None:
             return None
         return Interval(shortest, longest)
 
     def prompt_tokens(self) -> float | None:
         """Median of the tokens that were computed at most; None where nobody told them."""
-        return _median(
+        return median(
             [
                 (slot.most * _TOKENS_STEP, count)
                 for slot, count in self.counts.items()
                 if slot.most is not None
             ]
         )
-
-
-def _median(counted: list[tuple[float, int]]) -> float | None:
-    """At least half of the numbers are as large."""
-    below = (sum(count for _, count in counted) - 1) // 2
-    for value, count in sorted(counted):
-        below -= count
-        if below < 0:
-            return value
-    return None

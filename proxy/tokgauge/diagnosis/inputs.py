@@ -15,7 +15,7 @@ from tokgauge.gpu.contention import Contention, State
 from tokgauge.gpu.readings import GpuReading
 from tokgauge.model.ceiling import ComputeRoof
 from tokgauge.model.kv import KvCache, KvUnknown
-from tokgauge.model.weights import WeightsFound, WeightsUnknown
+from tokgauge.model.weights import Streamed, WeightsFound, WeightsUnknown
 
 OTHERS_MATTER = 0.1
 """Tokens for others, as a share of the own ones, above which a stream was not alone."""
@@ -33,9 +33,14 @@ class ModelBytes:
     """Why a step of speculative decoding reads more than this; None where drafting is counted."""
 
     @property
+    def streamed(self) -> Streamed | None:
+        """Of the weights, what a step reads; None where that is not known."""
+        return self.weights.streamed if isinstance(self.weights, WeightsFound) else None
+
+    @property
     def verified(self) -> int | None:
         """Tokens of one sequence that a step computes, drafted ones too; None where not known."""
-        streamed = self.weights.streamed if isinstance(self.weights, WeightsFound) else None
+        streamed = self.streamed
         return streamed.draft.verified if streamed is not None and streamed.draft else None
 
 

@@ -14,16 +14,18 @@ import msgspec
 from tokgauge.diagnosis import ceiling_inputs
 from tokgauge.diagnosis.assess import assess
 from tokgauge.diagnosis.calibration_file import Entry, holds_for
+from tokgauge.diagnosis.calibrations import Calibrations
 from tokgauge.diagnosis.conditions import Conditions, conditions
 from tokgauge.diagnosis.efficiency import request_ratio
 from tokgauge.diagnosis.engine_gpus import EngineGpus, GpusNow
 from tokgauge.diagnosis.expected_time import Costs
 from tokgauge.diagnosis.figures import Figures
+from tokgauge.diagnosis.fit import Fitted
 from tokgauge.diagnosis.inputs import Inputs
 from tokgauge.diagnosis.lately import WINDOWS, Lately
+from tokgauge.diagnosis.live_fit import LiveFit
 from tokgauge.diagnosis.model_files import ModelFiles
 from tokgauge.diagnosis.publishing import figures_of, three_answers
-from tokgauge.diagnosis.step_costs import StepCosts
 from tokgauge.diagnosis.three_answers import OnShow
 from tokgauge.diagnosis.traffic import Traffic
 from tokgauge.diagnosis.traffic_window import TrafficWindow
@@ -63,7 +65,8 @@ class Monitor:
         self._on_show = OnShow()
         self._log = VerdictLog()
         self._facts = facts
-        self._costs = StepCosts(calibrations)
+        self._calibrations = Calibrations(calibrations)
+        self._live_fit = LiveFit()
         self._served = ServedNow(facts, settings.rate_window)
         self._files = ModelFiles(settings.engine)
         self._gpus = EngineGpus(settings.engine, self._engine_was_busy, partial(report, "gpu"))
@@ -148,7 +151,7 @@ class Monitor:
         assessment = assess(self._inputs(gpus, contention, running, now))
         if assessment.observed is not None:
             key = (self._conditions, base.id if base is not None else None)
-            self._costs.saw(now, assessment.observed, key, assessment.bandwidth.bytes_per_second)
+            self._live_fit.add(now, assessment.observed, key, assessment.bandwidth.bytes_per_second)
         shown = self._on_show.show(three_answers(assessment), now)
         self._log.note(shown)
         self._figures = figures_of(
@@ -174,20 +177,21 @@ class Monitor:
     ) -> Inputs:
         engine = self._settings.engine
         bandwidth = ceiling_inputs.bandwidth(engine, gpus.of_engine)
+        fitted = self._live_fit.fitted()
         return Inputs(
             bandwidth=bandwidth,
             model=self._files.found,
             several_models=self._served.among_several,
             tensor_parallel=engine.tensor_parallel_size,
             roof=ceiling_inputs.compute_roof(
-                bandwidth,
-                self._files.found,
+                bandwidth.card,
+                self._files.found.streamed if self._files.found is not None else None,
                 engine.tensor_parallel_size,
                 flops=engine.gpu_flops,
                 parameters=engine.matmul_parameters,
             ),
             calibrated=self._calibrated(gpus),
-            fitted=self._costs.fitted(),
+            fitted=fitted if isinstance(fitted, Fitted) else None,
             seen=self._window.seen(),
             gpus=gpus.of_engine,
             contention=contention,
@@ -203,7 +207,7 @@ class Monitor:
             return None
         card = gpus.of_engine[0].name if gpus.of_engine else engine.gpu
         kind, version = self._facts.kind, self._facts.version
-        return self._costs.calibrated(holds_for(engine, base, found, kind, version, card))
+        return self._calibrations.of(holds_for(engine, base, found, kind, version, card))
 
     def _own_sequences(self) -> int:
         return sum(exchange.sequences for exchange in self._traffic.running if exchange.generates)

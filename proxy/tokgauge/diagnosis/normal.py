@@ -7,13 +7,13 @@ from dataclasses import replace
 from tokgauge.diagnosis.efficiency import StepBytes
 from tokgauge.diagnosis.evidence import ALWAYS_BUSY
 from tokgauge.diagnosis.expected_time import Constants, Costs, Interval, Normal, SlowPart, StepWork
-from tokgauge.diagnosis.inputs import Inputs, ModelBytes, WindowSeen
+from tokgauge.diagnosis.inputs import Inputs, WindowSeen
 from tokgauge.diagnosis.other_bandwidth import other_bandwidth_ratio
 from tokgauge.diagnosis.typical import Setup, eager_fixed, typical
 from tokgauge.diagnosis.work import Work
 from tokgauge.gpu.catalogue import MemoryKind
 from tokgauge.model.ceiling import ComputeRoof
-from tokgauge.model.weights import Streamed, WeightsFound
+from tokgauge.model.weights import Streamed
 
 _FEW, _MOST = 0.25, 0.5
 """Share of the expected time up to which a window is about decoding, and from which on about
@@ -44,7 +44,7 @@ def normal_of(inputs: Inputs, work: Work, step: StepBytes) -> Normal | None:
     return replace(
         normal,
         slow_parts=_slow_parts(inputs, setup, costs.constants, ends[1], normal),
-        normal_by_the_other_bandwidth=_is_normal_by_the_other(inputs, work, step),
+        normal_by_the_other_bandwidth=_is_normal_by_the_other(inputs, setup, work, ends[1]),
         like_eager=inputs.fitted is not None and _like_eager(inputs.fitted, setup),
     )
 
@@ -57,16 +57,12 @@ def costs_of(inputs: Inputs, setup: Setup, *, prompts: bool) -> Costs:
     return calibrated
 
 
-def _is_normal_by_the_other(inputs: Inputs, work: Work, step: StepBytes) -> bool:
+def _is_normal_by_the_other(inputs: Inputs, setup: Setup, work: Work, most: StepWork) -> bool:
     """Whether another source of the bandwidth makes the same time a normal one."""
-    ratio, in_use = other_bandwidth_ratio(inputs), inputs.bandwidth.bytes_per_second
-    if ratio is None or in_use is None or inputs.calibrated is not None:
+    ratio = other_bandwidth_ratio(inputs)
+    if ratio is None or inputs.calibrated is not None:
         return False
-    setup = setup_of(inputs, step)
-    if setup is None:
-        return False
-    costs = typical(replace(setup, bandwidth=in_use * ratio))
-    longest = costs.expected(works(inputs, work, step)[1])
+    longest = typical(replace(setup, bandwidth=setup.bandwidth * ratio)).expected(most)
     return longest is not None and work.working_seconds <= longest.high + work.uncounted
 
 
@@ -77,7 +73,7 @@ def setup_of(inputs: Inputs, step: StepBytes) -> Setup | None:
         return None
     return setup_for(
         bandwidth.bytes_per_second,
-        _streamed(inputs.model),
+        inputs.model.streamed if inputs.model is not None else None,
         step.weights[step.basis],
         measured=bandwidth.source == "measured",
         memory=bandwidth.card.memory_kind if bandwidth.card is not None else None,
@@ -104,12 +100,6 @@ def setup_for(
         tensor_parallel=tensor_parallel,
         draft_passes=streamed.draft.passes if streamed is not None and streamed.draft else 0,
     )
-
-
-def _streamed(model: ModelBytes | None) -> Streamed | None:
-    if model is None or not isinstance(model.weights, WeightsFound):
-        return None
-    return model.weights.streamed
 
 
 def _parameters(streamed: Streamed | None, weight_bytes: float) -> Interval:

@@ -21,8 +21,9 @@ FELT_WAIT = 1.0
 
 _CLEARLY_LESS = 0.9
 
-_MANY_UNSTREAMED = 0.2
-_MANY_TRUNCATED = 0.05
+MANY_UNSTREAMED = 0.2
+MANY_TRUNCATED = 0.05
+"""Shares of the answers from which on it is worth mentioning."""
 
 
 def notes_of(e: Evidence) -> tuple[Note, ...]:
@@ -65,8 +66,8 @@ def client_side(e: Evidence) -> tuple[ClientSide, ...]:
 
 
 def _many_unstreamed(e: Evidence) -> bool:
-    return e.unstreamed_ratio is not None and e.unstreamed_ratio >= _MANY_UNSTREAMED
+    return e.unstreamed_ratio is not None and e.unstreamed_ratio >= MANY_UNSTREAMED
 
 
 def _many_truncated(e: Evidence) -> bool:
-    return e.truncated_ratio is not None and e.truncated_ratio >= _MANY_TRUNCATED
+    return e.truncated_ratio is not None and e.truncated_ratio >= MANY_TRUNCATED

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tokgauge.diagnosis.answers import Answers
-from tokgauge.diagnosis.notes import FELT_WAIT
+from tokgauge.diagnosis.notes import FELT_WAIT, MANY_TRUNCATED, MANY_UNSTREAMED
 from tokgauge.diagnosis.verdict import AnswersCause, Level
 
 MIN_ANSWERS = 10
@@ -51,12 +51,12 @@ LIMITS: Mapping[AnswersCause, Limits] = {
     "engine_errors": _FAULT,
     "broken_off": _FAULT,
     "proxy_errors": _FAULT,
-    "cut_by_context": Limits(0.05, 0.20),
+    "cut_by_context": Limits(MANY_TRUNCATED, 0.20),
     # Whoever sets a limit may want it: nothing is wrong then, but somebody may miss the rest.
-    "cut_by_request_limit": Limits(0.05),
-    "cut_by_unknown_limit": Limits(0.05),
+    "cut_by_request_limit": Limits(MANY_TRUNCATED),
+    "cut_by_unknown_limit": Limits(MANY_TRUNCATED),
     "clients_leave": Limits(0.20, None, MIN_FAULTS),
-    "not_streamed": Limits(0.20),
+    "not_streamed": Limits(MANY_UNSTREAMED),
 }
 """Most serious first, which is the order in which causes are named."""
 

@@ -61,7 +61,7 @@ def find_inputs(
     return Inputs(
         bandwidth=bandwidth,
         model=model,
-        roof=compute_roof(bandwidth, model, given.tensor_parallel),
+        roof=compute_roof(bandwidth.card, model.streamed, given.tensor_parallel),
         tensor_parallel=given.tensor_parallel,
         seen=stream,
         gpus=(seen.last,) if seen is not None and seen.last is not None else (),

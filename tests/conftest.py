@@ -1,6 +1,7 @@
 """Fixtures of the socket tests: a scripted engine with a real proxy before it."""
 
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import pytest
 
 from tests.support.chat import CHAT, ask, whole_answer
 from tests.support.client import RawClient
-from tests.support.engine import ScriptedEngine, stream
+from tests.support.engine import Conversation, ScriptedEngine, json_answer, stream
 from tests.support.metrics import Scrape, Watch, scrape
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ def _no_sockets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(socket.socket, "bind", refuse)
     monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+WARM = "/v1/warm"
 
 
 @dataclass
@@ -58,6 +62,28 @@ class Rig:
 
     def scrape(self) -> Scrape:
         return scrape(self.port)
+
+    def leave_idle(self, count: int) -> set[int]:
+        """Leave idle connections at the engine; their numbers."""
+        gate = threading.Event()
+
+        async def together(c: Conversation) -> None:
+            await c.until(gate)
+            await c.send(json_answer({}))
+
+        self.engine.on(WARM, together)
+        before = len(self.engine.requests)
+        clients = [self.client() for _ in range(count)]
+        for client in clients:
+            client.request("GET", WARM)
+        self.engine.wait_requests(before + count)
+        gate.set()
+        for client in clients:
+            assert client.read_response().status == 200
+            client.close()
+        used = {received.connection for received in self.engine.requests[before:]}
+        self.engine.requests.clear()
+        return used
 
 
 @pytest.fixture(scope="session")

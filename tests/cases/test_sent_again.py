@@ -1,6 +1,5 @@
 """Which requests are sent a second time: those that met a connection that the engine had left."""
 
-import threading
 import time
 from collections.abc import Callable
 
@@ -11,7 +10,6 @@ from tests.support.chat import CHAT, COMPLETIONS, body_of
 from tests.support.client import JSON, RawClient, request
 from tests.support.engine import Conversation, answer, json_answer, send
 
-WARM = "/v1/warm"
 FINE = json_answer({"fine": True})
 
 NewRig = Callable[..., Rig]
@@ -32,29 +30,6 @@ async def reset_it(c: Conversation) -> None:
 
 async def never(c: Conversation) -> None:
     await c.until_peer_leaves()
-
-
-def warm(rig: Rig, count: int = 1) -> set[int]:
-    """Leave idle connections at the engine; their numbers."""
-    gate = threading.Event()
-
-    async def together(c: Conversation) -> None:
-        await c.until(gate)
-        await c.send(FINE)
-
-    rig.engine.on(WARM, together)
-    before = len(rig.engine.requests)
-    clients = [rig.client() for _ in range(count)]
-    for client in clients:
-        client.request("GET", WARM)
-    rig.engine.wait_requests(before + count)
-    gate.set()
-    for client in clients:
-        assert client.read_response().status == 200
-        client.close()
-    used = {r.connection for r in rig.engine.requests[before:]}
-    rig.engine.requests.clear()
-    return used
 
 
 def ask(rig: Rig, method: str, path: str, *, streamed: bool = False) -> int:
@@ -101,7 +76,7 @@ def test_what_harms_nobody_is_sent_once_more(
     rig: Rig, method: str, path: str, dies: object
 ) -> None:
     fine = send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-    used = warm(rig)
+    used = rig.leave_idle(1)
     rig.engine.on(path, dies, fine)  # type: ignore[arg-type]
     assert ask(rig, method, path) == 200
     first, second = rig.engine.requests
@@ -113,7 +88,7 @@ def test_what_harms_nobody_is_sent_once_more(
 @pytest.mark.parametrize("dies", [close_it, reset_it], ids=["close", "reset"])
 @pytest.mark.parametrize(("method", "path"), ONCE)
 def test_anything_else_is_sent_once(rig: Rig, method: str, path: str, dies: object) -> None:
-    warm(rig, 3)
+    rig.leave_idle(3)
     rig.engine.on(path, dies, send(FINE))  # type: ignore[arg-type]
     assert ask(rig, method, path) == 502
     assert len(rig.engine.requests) == 1
@@ -125,7 +100,7 @@ def test_anything_else_is_sent_once(rig: Rig, method: str, path: str, dies: obje
 def test_however_many_idle_connections_are_dead_a_new_one_is_taken(
     rig: Rig, dead: int, dies: object, streamed: bool
 ) -> None:
-    used = warm(rig, dead)
+    used = rig.leave_idle(dead)
 
     async def on_request(c: Conversation) -> None:
         if c.request.connection in used:
@@ -144,7 +119,7 @@ def test_the_first_byte_s_limit_sends_nothing_again(new_rig: NewRig) -> None:
     rig.engine.on(CHAT, never)
     for reused in (False, True, True):
         if reused:
-            warm(rig, 3)
+            rig.leave_idle(3)
         before = len(rig.engine.requests)
         assert ask(rig, "POST", CHAT) == 504
         time.sleep(0.1)
@@ -174,7 +149,7 @@ def test_after_a_byte_of_a_response_nothing_is_sent_again(rig: Rig, sent: bytes)
         await c.pause(0.02)
         c.close()
 
-    warm(rig, 2)
+    rig.leave_idle(2)
     rig.engine.on(CHAT, begins, send(FINE))
     assert ask(rig, "POST", CHAT) == 502
     assert len(rig.engine.requests) == 1
@@ -182,7 +157,7 @@ def test_after_a_byte_of_a_response_nothing_is_sent_again(rig: Rig, sent: bytes)
 
 @pytest.mark.parametrize("response", [b"HTTP/1.1 000 X\r\n\r\n", b"nonsense\r\n\r\n"], ids=repr)
 def test_what_is_no_response_sends_nothing_again(rig: Rig, response: bytes) -> None:
-    warm(rig, 2)
+    rig.leave_idle(2)
     rig.engine.on(CHAT, send(response), send(FINE))
     assert ask(rig, "POST", CHAT) == 502
     assert len(rig.engine.requests) == 1
@@ -197,7 +172,7 @@ def test_a_body_that_went_up_as_it_came_is_not_repeated(new_rig: NewRig, path: s
         await c.pause(0.05)
         c.close()
 
-    warm(rig, 3)
+    rig.leave_idle(3)
     rig.engine.on(path, leaves, send(answer(b"second")), early=True)
     with rig.client(5) as client:
         client.request("POST", path, [JSON, ("Content-Length", "200000")])

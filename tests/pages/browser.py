@@ -3,13 +3,37 @@
 import json
 import os
 import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from tests.support.programs import program
 
 _VOID = frozenset({"meta", "link", "br", "img", "input", "hr"})
+
+
+class Pages(BaseHTTPRequestHandler):
+    """What a test serves by itself, without a line on standard error for each request."""
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - inherited
+        pass
+
+
+@contextmanager
+def served_by(handler: type[Pages]) -> Iterator[str]:
+    """The address at which it answers."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @dataclass

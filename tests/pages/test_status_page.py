@@ -1,10 +1,6 @@
 """The page for people, in a real browser: it says what is known, and nothing that is not."""
 
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +18,7 @@ from tokgauge.simulator.nvml import SimulatedNvml
 from tokgauge.simulator.profile import EngineProfile
 from tokgauge.simulator.server import running_engine
 
-from tests.pages.browser import look_at
+from tests.pages.browser import Pages, look_at, served_by
 from tests.support.metrics import wait_until
 
 pytestmark = pytest.mark.timed
@@ -131,7 +127,7 @@ def test_a_name_is_text_whatever_it_holds(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-class _NoFigures(BaseHTTPRequestHandler):
+class _NoFigures(Pages):
     """The page, from a tokgauge that cannot say anything."""
 
     def do_GET(self) -> None:
@@ -142,24 +138,9 @@ class _NoFigures(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(PAGE.encode() if found else b"")
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - inherited
-        pass
-
-
-@contextmanager
-def without_figures() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _NoFigures) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
-
 
 def test_that_it_cannot_refresh_is_said_plainly(tmp_path: Path) -> None:
-    with without_figures() as url:
+    with served_by(_NoFigures) as url:
         page = look_at(f"{url}/tokgauge/status", tmp_path)
     assert "lost" not in page.hidden
     assert page.text("lost") == (

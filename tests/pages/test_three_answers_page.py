@@ -2,10 +2,8 @@
 
 import json
 import re
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ from tokgauge.diagnosis.three_answers import ThreeAnswers
 from tokgauge.diagnosis.verdict import Cause, Verdict
 from tokgauge.pages.status import PAGE
 
-from tests.pages.browser import look_at
+from tests.pages.browser import Pages, look_at, served_by
 
 pytestmark = pytest.mark.timed
 
@@ -49,7 +47,7 @@ def page_of(*told: ThreeAnswers) -> Iterator[str]:
     turns: Sequence[ThreeAnswers] = told
     asked: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Pages):
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
@@ -64,17 +62,8 @@ def page_of(*told: ThreeAnswers) -> Iterator[str]:
             }  # fmt: skip
             self.wfile.write(json.dumps(live).encode())
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - inherited
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with served_by(Handler) as url:
+        yield url
 
 
 def test_the_worst_stands_on_top_and_its_reasons_first(tmp_path: Path) -> None:

@@ -31,31 +31,14 @@ from tests.support.process import serving
 
 A = chat_event("a")
 STOP = chat_event("", finish="stop")
-WARM = "/v1/warm"
 EVENTS = whole_answer("a", "b")
 SOON = 0.5  # 100 ms is what is promised; the rest is for a busy machine
 
 
 def warm(rig: Rig, count: int = 1) -> None:
     """Leave idle connections at the engine, and forget how they came about."""
-    gate = threading.Event()
-
-    async def together(c: Conversation) -> None:
-        await c.until(gate)
-        await c.send(json_answer({}))
-
-    rig.engine.on(WARM, together)
-    before = len(rig.engine.requests)
     watch = rig.watch()
-    clients = [rig.client() for _ in range(count)]
-    for client in clients:
-        client.request("GET", WARM)
-    rig.engine.wait_requests(before + count)
-    gate.set()
-    for client in clients:
-        assert client.read_response().status == 200
-        client.close()
-    rig.engine.requests.clear()
+    rig.leave_idle(count)
     watch.after(count)
 
 
